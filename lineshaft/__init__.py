@@ -1,0 +1,1 @@
+"""Lineshaft: a job file goes in; an evaluated, versioned, downloadable model comes out."""

@@ -1,0 +1,1 @@
+"""The contracts: pure definitions that every part shares."""

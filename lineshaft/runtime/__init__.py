@@ -1,0 +1,1 @@
+"""The runtime of the services: deciders, relay, projectors, leases, settings."""

@@ -1,0 +1,1 @@
+"""The SDK: a client of a running platform."""

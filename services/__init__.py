@@ -1,0 +1,1 @@
+"""The four services; `services.embedded` runs them in one process."""

@@ -1,0 +1,1 @@
+"""The pure decisions of the admission service: no clock, no I/O, no logging."""
