@@ -1,0 +1,1 @@
+"""Launchers: what makes the runs that should run, run. They decide nothing."""
