@@ -360,7 +360,7 @@ def _optional_text(body: Mapping[str, Any], name: str, longest: int) -> str | No
 
 def _token(body: Mapping[str, Any], name: str) -> str:
     value = body.get(name, NOT_APPLICABLE)
-    if not isinstance(value, str) or not _TOKEN.match(value):
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
         raise EventError(f"'{name}' must be a token of letters, digits, '_' and '-'")
     return value
 

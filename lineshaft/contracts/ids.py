@@ -32,7 +32,7 @@ def job_id(team: str, key: str) -> str:
 
 def is_job_id(text: str) -> bool:
     """Tell whether ``text`` has the form of a job id."""
-    return _JOB_ID.match(text) is not None
+    return _JOB_ID.fullmatch(text) is not None
 
 
 def run_name(job: str, attempt: int) -> str:
@@ -42,12 +42,12 @@ def run_name(job: str, attempt: int) -> str:
 
 def is_name(text: str) -> bool:
     """Tell whether ``text`` is a name: 1-63 of a-z, 0-9 and ``-``, not at either end."""
-    return NAME.match(text) is not None
+    return NAME.fullmatch(text) is not None
 
 
 def is_commit(text: str) -> bool:
     """Tell whether ``text`` is a full Git commit id."""
-    return _COMMIT.match(text) is not None
+    return _COMMIT.fullmatch(text) is not None
 
 
 def slug(text: str) -> str:
