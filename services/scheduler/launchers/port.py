@@ -34,11 +34,10 @@ class DesiredRun:
     ``run.launch_failed`` (class ``infrastructure``) is reported. It binds no run that lives.
 
     ``intent`` is None while the run should live. Otherwise the run should stop: tell it the
-    intent and ``stop_reason``, ask its agents to end, wait ``grace_ms`` from ``stop_at``
-    (ms since the epoch, when the stop was decided), kill, and report ``run.stopped``. An absent run becomes a
-    tombstone and is reported stopped, so that it can never start later. An intent may be raised
-    from one pass to the next, never lowered. ``fault`` and ``cancel`` end a run whose agents
-    do not answer just the same.
+    intent and ``stop_reason``, ask its agents to end, wait ``grace_ms`` from ``stop_at`` (ms
+    since the epoch, when the stop was decided), kill, and report ``run.stopped``. An absent run
+    becomes a tombstone and is reported stopped, so that it can never start later. An intent may
+    be raised from one pass to the next, never lowered.
     """
 
     job: str
@@ -104,9 +103,9 @@ class Launcher(Protocol):
     def facts(self) -> AsyncIterator[Fact]:
         """Yield the facts to report, for ever; one reader.
 
-        ``run.launched``, ``run.launch_failed``, ``run.stopped`` with source ``launcher`` and the ids
-        ``<records.run(job, attempt)>launched``, ``...launch-failed``, ``...stopped``; and facts of the
-        agents restated from their records in Objects, with the agent's own ids and source.
+        ``run.launched``, ``run.launch_failed``, ``run.stopped`` with source ``launcher`` and the
+        ids ``<records.run(job, attempt)>launched``, ``...launch-failed``, ``...stopped``; and facts
+        of the agents restated from their records in Objects, with the agent's own ids and source.
         Known ids may come again (at start, after the bus lost something, each minute): nothing
         changes twice. The reader publishes them on the bus; a fact handed out is not lost by a
         crash, because the next start finds its record or its run again.
