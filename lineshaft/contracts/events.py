@@ -43,7 +43,12 @@ _TEXT_OR_NONE = (str, type(None))
 _INT_OR_NONE = (int, type(None))
 _MAP_OR_NONE = (dict, type(None))
 
-_STATE = {"state": _STR, "substate": _TEXT_OR_NONE, "reason": _STR, "actor": _STR}
+_STATE: dict[str, type | tuple[type, ...]] = {
+    "state": _STR,
+    "substate": _TEXT_OR_NONE,
+    "reason": _STR,
+    "actor": _STR,
+}
 
 KINDS: dict[str, Kind] = {
     # in: commands of users and other systems; admission alone consumes them.

@@ -1,0 +1,180 @@
+"""Deciding what becomes of a candidate: a version, or a refusal that says why. Pure.
+
+The handler has read the completion record, checked the manifest and published the files before
+this decides; what it saw is the fact's ``registration``. A version made from others first takes
+a *hold* on each of them, in the streams where they live, so that none can be deleted meanwhile.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lineshaft.contracts import limits
+from lineshaft.contracts.events import Event, Fact
+from services.registry.domain import models, versions
+from services.registry.domain.models import Shelf
+
+HOLD = "registry.hold"
+RELEASE = "registry.release"
+TROUBLE = "registry.trouble"
+HOLD_REFUSED = "registry.hold_refused"
+FINDING_KIND = "registry.registration_waits"
+
+
+class CandidateRefused(Exception):
+    """A candidate that can never become a version; its text is the reason, for people."""
+
+
+def register(shelf: Shelf, fact: Fact) -> list[Event]:
+    """Decide a ``job.succeeded`` that carries a registration.
+
+    The same manifest is the same version: a candidate that is registered (or was, and has been
+    deleted) changes nothing.
+    """
+    seen: Mapping[str, Any] = fact.data["registration"]
+    events = _closed_finding(shelf, fact, seen)
+    model = shelf.models.get(seen["name"])
+    if model is not None and seen.get("manifest") in model.numbers:
+        return events
+    try:
+        data = _version(shelf, fact, seen)
+    except CandidateRefused as error:
+        refused = {
+            "name": seen["name"],
+            "reason": str(error)[: limits.REASON_CHARS_MAX],
+            "manifest": seen.get("manifest"),
+            "job": fact.subject,
+            "attempt": seen["attempt"],
+            "team": fact.team,
+            "session": seen["session"],
+        }
+        return [*events, Event("model.refused", refused, subject=seen["name"], team=fact.team)]
+    return [*events, Event("model.registered", data, subject=seen["name"], team=fact.team)]
+
+
+def _version(shelf: Shelf, fact: Fact, seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of ``model.registered``. Raises ``CandidateRefused``."""
+    if seen["refused"] is not None:
+        raise CandidateRefused(seen["refused"])
+    model = shelf.models.get(seen["name"])
+    if model is not None and model.team != seen["team"]:
+        raise CandidateRefused(f"the name {seen['name']!r} belongs to the team {model.team!r}")
+    parents = check_lineage(seen["kind"], seen["parents"])
+    highest = None if model is None else model.highest()
+    if model is None or highest is None:
+        number, change = versions.FIRST, versions.Change(versions.Level.MAJOR, ("the first",))
+    else:
+        change = versions.compare(model.releases[highest].facet, seen["facet"])
+        number = versions.successor(highest, change.level)
+    return {
+        "name": seen["name"],
+        "version": str(number),
+        "manifest": seen["manifest"],
+        "lineage": dict(seen["lineage"]),
+        "kind": seen["kind"],
+        "team": seen["team"],
+        "job": fact.subject,
+        "attempt": seen["attempt"],
+        "change": change.level.name.lower(),
+        "reasons": list(change.reasons),
+        "after": None if highest is None else str(highest),
+        "facet": dict(seen["facet"]),
+        "base": next((p["manifest"] for p in parents if p["role"] == "base"), None),
+        "parents": [{key: p[key] for key in ("role", "name", "manifest")} for p in parents],
+        "depth": 1 + max((p["depth"] for p in parents), default=-1),
+        "files": seen["files"],
+        "bytes": seen["bytes"],
+        "metrics": dict(seen["metrics"]),
+    }
+
+
+def check_lineage(kind: str, parents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return ``parents`` if a version of ``kind`` may come from them.
+
+    A parent is {role, name, manifest, external, refused, base, depth}: ``manifest`` None and
+    ``external`` true when it is outside the registry; ``refused`` why no hold was given. A held
+    parent was registered before its child and never changes, so the graph has no cycle as long
+    as no version is its own parent; a digest over the parent's digest cannot be. Raises
+    ``CandidateRefused``.
+    """
+    roles = {parent["role"]: parent for parent in parents}
+    for parent in parents:
+        if parent["refused"] is not None:
+            raise CandidateRefused(f"its {parent['role']}: {parent['refused']}")
+    if kind in ("adapter", "merged") and "base" not in roles:
+        raise CandidateRefused(f"a version of kind '{kind}' must name its base")
+    if kind == "merged" and "adapter" in roles:
+        _check_same_base(roles["base"], roles["adapter"])
+    held = [parent for parent in parents if not parent["external"]]
+    if any(parent["depth"] + 1 > limits.LINEAGE_DEPTH_MAX for parent in held):
+        raise CandidateRefused(f"its lineage is deeper than {limits.LINEAGE_DEPTH_MAX} versions")
+    return held
+
+
+def _check_same_base(base: Mapping[str, Any], adapter: Mapping[str, Any]) -> None:
+    if adapter["external"] or adapter["base"] is None:
+        return
+    if adapter["kind"] != "adapter":
+        raise CandidateRefused(f"{adapter['name']} is no adapter but a {adapter['kind']}")
+    if base["manifest"] != adapter["base"]:
+        raise CandidateRefused("the adapter was trained on another base than it was merged into")
+
+
+def _closed_finding(shelf: Shelf, fact: Fact, seen: Mapping[str, Any]) -> list[Event]:
+    subject = seen["session"]
+    if subject not in shelf.findings:
+        return []
+    return [_finding(fact, subject, status="closed", summary="the registration went through")]
+
+
+def trouble(shelf: Shelf, fact: Fact) -> list[Event]:
+    """Decide that a registration waits for infrastructure: one open finding until it ends."""
+    subject = fact.data["session"]
+    if subject in shelf.findings:
+        return []
+    return [_finding(fact, subject, status="open", summary=fact.data["summary"])]
+
+
+def _finding(fact: Fact, subject: str, *, status: str, summary: str) -> Event:
+    data = {"kind": FINDING_KIND, "subject": subject, "status": status, "summary": summary}
+    return Event(models.FINDING, data, subject=fact.subject, team=fact.team)
+
+
+def hold(shelf: Shelf, fact: Fact) -> list[Event]:
+    """Decide a child's wish to hold a version: ``registry.held``, or why not."""
+    name, manifest = fact.data["name"], fact.data["manifest"]
+    model = shelf.models.get(name)
+    number = None if model is None else model.numbers.get(manifest)
+    if model is None or number is None:
+        return [_no_hold(fact, f"the registry has no version of {name!r} with {manifest}")]
+    release = model.releases[number]
+    if release.is_deleted:
+        return [_no_hold(fact, f"{name}:{number} was deleted")]
+    said = fact.data.get("version")
+    if said is not None and versions.parse(str(said)) != number:
+        return [_no_hold(fact, f"{manifest} is {name}:{number}, not {said}")]
+    data = {
+        "name": name,
+        "version": str(number),
+        "manifest": manifest,
+        "holder": fact.data["holder"],
+        "kind": release.facet["kind"],
+        "base": release.base,
+        "depth": release.depth,
+    }
+    return [Event(models.HELD, data, subject=name)]
+
+
+def _no_hold(fact: Fact, reason: str) -> Event:
+    data = {"name": fact.data["name"], "holder": fact.data["holder"], "reason": reason}
+    return Event(HOLD_REFUSED, data, subject=fact.data["name"])
+
+
+def release(shelf: Shelf, fact: Fact) -> list[Event]:
+    """Decide that a child no longer needs a version: it was refused, or deleted."""
+    name, manifest, holder = (fact.data[key] for key in ("name", "manifest", "holder"))
+    model = shelf.models.get(name)
+    number = None if model is None else model.numbers.get(manifest)
+    if model is None or number is None or holder not in model.releases[number].holders:
+        return []
+    data = {"name": name, "version": str(number), "holder": holder}
+    return [Event(models.RELEASED, data, subject=name)]
