@@ -1,0 +1,5 @@
+"""``python -m lineshaft.cli`` is ``lineshaft``."""
+
+from lineshaft.cli.main import run
+
+run()

@@ -1,0 +1,47 @@
+"""Options that many commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lineshaft.cli import output
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="The platform's bus: nats://token@host:port.", show_default=False),
+]
+Output = Annotated[
+    output.Format, typer.Option("-o", "--output", help="A table for people or json for programs.")
+]
+Job = Annotated[str, typer.Argument(help="A job's id, a unique beginning of it, or its name.")]
+JobFile = Annotated[Path, typer.Argument(help="The job file (YAML); - reads standard input.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; kept in the job's timeline.")]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", help="The state folder (default: .lineshaft here).", show_default=False
+    ),
+]
+
+BYTES_MAX = 16 * 1024 * 1024
+
+
+def read_text(path: Path) -> str:
+    """Read a job file or standard input; usage errors say what is wrong with it."""
+    try:
+        if str(path) == "-":
+            raw = typer.get_binary_stream("stdin").read(BYTES_MAX)
+        else:
+            if path.is_dir():
+                output.usage(f"{path} is a folder; name the job file in it")
+            with path.open("rb") as file:
+                raw = file.read(BYTES_MAX)
+    except FileNotFoundError:
+        output.usage(f"{path} does not exist", "name a job file; examples/ has some")
+    except OSError as error:
+        output.usage(f"{path} cannot be read: {error.strerror}")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        output.usage(f"{path} is not UTF-8 text (byte {error.start})")

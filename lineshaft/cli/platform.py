@@ -1,0 +1,135 @@
+"""Commands that start and stop a platform on this machine: up, down."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lineshaft.cli import options, output
+from lineshaft.cli.output import Format
+from lineshaft.sdk import discovery
+from lineshaft.sdk.discovery import Platform
+from lineshaft.sdk.errors import EXIT_UNREACHABLE, PlatformError, UnreachableError
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog="Examples: lineshaft up;  lineshaft up --detach --state /data/lineshaft")(up)
+    app.command(epilog="Example: lineshaft down")(down)
+
+
+def up(
+    state: options.State = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Settings (default: lineshaft.toml here).")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Come back when it is ready.")
+    ] = False,
+    form: options.Output = Format.TABLE,
+) -> None:
+    """Start everything on this machine: bus, journal, the four services. Ctrl-C stops it.
+
+    Jobs that run are not stopped: they go on, and the next `up` takes them over.
+    """
+    folder = (state or Path(discovery.STATE_FOLDER)).absolute()
+    command = start_command(folder, config)
+    if not detach:
+        os.execv(command[0], command)  # noqa: S606 - our own interpreter and module
+    try:
+        platform = start(folder, config)
+    except PlatformError as error:
+        output.fail(error, form)
+    if form is Format.JSON:
+        output.print_json({"state_dir": str(folder), "pid": platform.pid, "url": platform.bus_url})
+    else:
+        output.print_line(f"the platform runs (process {platform.pid}); its state is in {folder}")
+        output.print_line("next: lineshaft submit FILE --watch; stop it with lineshaft down")
+
+
+def start_command(folder: Path, config: Path | None = None) -> list[str]:
+    """Return the command that runs the platform on the state folder ``folder``."""
+    command = [sys.executable, "-m", "services.embedded", "--state", str(folder)]
+    return [*command, "--config", str(config)] if config else command
+
+
+def start(folder: Path, config: Path | None = None) -> Platform:
+    """Start the platform in a process of its own and wait until it is ready.
+
+    Raises ``UnreachableError`` with the end of its log when it does not come up.
+    """
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    log = logs / "platform.log"
+    known = _pid_of(folder)
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            start_command(folder, config),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise UnreachableError(
+                f"the platform ended at once ({process.returncode}): {_last_lines(log)}",
+                f"its log: {log}",
+            )
+        if _pid_of(folder) == process.pid != known:
+            return discovery.of_state(folder)
+        time.sleep(0.05)
+    process.terminate()
+    raise UnreachableError(f"not ready after {START_TIMEOUT_S:.0f} s", f"its log: {log}")
+
+
+def _pid_of(folder: Path) -> int | None:
+    try:
+        return discovery.of_state(folder).pid
+    except UnreachableError:
+        return None
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return " | ".join(line.strip() for line in lines[-3:])
+
+
+def down(state: options.State = None, form: options.Output = Format.TABLE) -> None:
+    """Stop the platform; jobs that run go on and are taken over by the next `up`."""
+    try:
+        platform = discovery.of_state(state) if state else discovery.find()
+        stopped = stop(platform)
+    except PlatformError as error:
+        output.fail(error, form)
+    if form is Format.JSON:
+        output.print_json({"stopped": stopped, "pid": platform.pid})
+    else:
+        output.print_line("stopped" if stopped else "it was not running")
+
+
+def stop(platform: Platform, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+    """Ask the platform's process to stop and wait; False when it was gone already."""
+    if platform.pid is None or not discovery.is_alive(platform):
+        return False
+    os.kill(platform.pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while discovery.is_alive(platform):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(platform.pid, os.WNOHANG)
+        if time.monotonic() > deadline:
+            sys.stderr.write(f"process {platform.pid} still runs after {timeout_s:.0f} s\n")
+            raise typer.Exit(EXIT_UNREACHABLE)
+        time.sleep(0.05)
+    return True
