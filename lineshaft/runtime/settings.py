@@ -170,8 +170,8 @@ def _read_file(reading: _Reading, path: Path) -> None:
     except ValueError as error:  # both TOML and UTF-8 faults
         reading.faults.append(f"{path}: {error}")
         return
-    for name, value in table.items():
-        name = "policies" if name == "policy" else name
+    for spelled, value in table.items():
+        name = "policies" if spelled == "policy" else spelled
         if name not in _READERS:
             reading.faults.append(f"{path}: {_unknown(name, _READERS)}")
         else:
