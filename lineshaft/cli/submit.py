@@ -37,7 +37,7 @@ def validate(file: options.JobFile, form: options.Output = Format.TABLE) -> None
     try:
         job = contract.read(text)
     except JobFileError as error:
-        reasons = [fault.as_object() for fault in error.faults]
+        reasons = [fault.to_dict() for fault in error.faults]
         _print_refusal(str(file), reasons, form)
         raise typer.Exit(EXIT_REFUSED) from None
     canonical = job.canonical()

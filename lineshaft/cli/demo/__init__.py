@@ -1,4 +1,4 @@
-"""The command ``demo``: the whole line on this machine, through public commands and the SDK only."""
+"""The command ``demo``: the whole line on this machine, by public commands and the SDK."""
 
 from typing import Annotated
 
