@@ -1,0 +1,1 @@
+"""Journals: memory, SQLite; ``select`` turns a URL into one."""

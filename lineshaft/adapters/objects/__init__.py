@@ -1,0 +1,1 @@
+"""Objects: memory, folder; ``select`` turns a URL into one."""

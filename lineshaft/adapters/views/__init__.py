@@ -1,0 +1,1 @@
+"""Views: memory, SQLite; ``select`` turns a URL into one."""
