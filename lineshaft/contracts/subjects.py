@@ -1,7 +1,8 @@
 """Subjects and streams of the bus: how they are spelled, what each stream keeps.
 
 ``lineshaft.<family>.<kind>.<pool>.<team>.<id>``; the family ``run`` appends ``.<attempt>``;
-beat, telemetry and logs are ``lineshaft.<family>.<partition>.<pool>.<team>.<job>.<attempt>.<node>``.
+beat, telemetry and logs are
+``lineshaft.<family>.<partition>.<pool>.<team>.<job>.<attempt>.<node>``.
 Each token is a checked name, or ``-`` where it does not apply; user text never enters a subject.
 Standard library only: the agent imports this module.
 """
