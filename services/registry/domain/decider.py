@@ -12,12 +12,12 @@ STREAM_PREFIX = "model/"
 
 
 def stream_of(name: str) -> str:
-    """Return the journal stream that holds the model ``name``."""
+    """Return the journal stream of a model's name, or of a job's id while it is a candidate."""
     return f"{STREAM_PREFIX}{ids.shard(name)}"
 
 
 class RegistryDecider:
-    """Decides over ``model/<shard>``; a model lives in the shard of its name."""
+    """Decides over ``model/<shard>``: models by their name, candidates by their job."""
 
     service = "registry"
 
@@ -26,11 +26,14 @@ class RegistryDecider:
         return [f"{STREAM_PREFIX}{shard}" for shard in range(limits.SHARDS)]
 
     def route(self, fact: Fact) -> Sequence[str]:
-        """Return the stream of the model that ``fact`` is about; none when it is about none."""
+        """Return the stream of the job (a candidate) or of the model that ``fact`` is about."""
+        if fact.kind not in _DECISIONS:
+            return []
         if fact.kind == "job.succeeded":
-            registration = fact.data.get("registration")
-            return [] if registration is None else [stream_of(registration["name"])]
-        return [stream_of(fact.data["name"])] if fact.kind in _DECISIONS else []
+            return [] if fact.data.get("manifest") is None else [stream_of(fact.subject)]
+        return [
+            stream_of(fact.subject if fact.kind == registering.CONCLUDED else fact.data["name"])
+        ]
 
     def initial(self, stream: str) -> Shelf:
         """Return an empty shelf."""
@@ -59,9 +62,10 @@ class RegistryDecider:
 
 
 _DECISIONS: dict[str, Callable[[Shelf, Fact], list[Event]]] = {
-    "job.succeeded": registering.register,
+    "job.succeeded": registering.take,
+    registering.EXAMINED: registering.register,
+    registering.CONCLUDED: registering.conclude,
     registering.HOLD: registering.hold,
     registering.RELEASE: registering.release,
-    registering.TROUBLE: registering.trouble,
     **{commands.PREFIX + verb: commands.decide for verb in commands.VERBS},
 }

@@ -17,7 +17,8 @@ HELD = "registry.held"
 RELEASED = "registry.released"
 PINNED = "registry.pinned"
 UNPINNED = "registry.unpinned"
-FINDING = "audit.finding"
+CANDIDATE = "registry.candidate"
+CONCLUDED = "registry.candidate_concluded"
 
 
 @dataclass(slots=True)
@@ -71,10 +72,14 @@ class Model:
 
 @dataclass(slots=True)
 class Shelf:
-    """All models of one stream, and the registrations that wait for infrastructure."""
+    """What one stream holds: models (of its shard of names), candidates (of its shard of jobs).
+
+    ``sessions`` are the runs that were ever candidates; ``candidates`` are those still open.
+    """
 
     models: dict[str, Model] = field(default_factory=dict)
-    findings: set[str] = field(default_factory=set)
+    candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sessions: set[str] = field(default_factory=set)
 
 
 def evolve(shelf: Shelf, event: Event) -> Shelf:
@@ -170,11 +175,13 @@ def _unpinned(shelf: Shelf, data: dict[str, Any]) -> None:
     _release_of(shelf, data).pins.pop(data["pin"], None)
 
 
-def _finding(shelf: Shelf, data: dict[str, Any]) -> None:
-    if data["status"] == "open":
-        shelf.findings.add(data["subject"])
-    else:
-        shelf.findings.discard(data["subject"])
+def _candidate(shelf: Shelf, data: dict[str, Any]) -> None:
+    shelf.sessions.add(data["session"])
+    shelf.candidates[data["session"]] = dict(data)
+
+
+def _concluded(shelf: Shelf, data: dict[str, Any]) -> None:
+    shelf.candidates.pop(data["session"], None)
 
 
 _APPLY = {
@@ -186,7 +193,8 @@ _APPLY = {
     RELEASED: _released,
     PINNED: _pinned,
     UNPINNED: _unpinned,
-    FINDING: _finding,
+    CANDIDATE: _candidate,
+    CONCLUDED: _concluded,
 }
 
 
@@ -194,7 +202,8 @@ def dump(shelf: Shelf) -> dict[str, Any]:
     """Return the shelf as JSON values."""
     return {
         "models": {name: _dump_model(model) for name, model in shelf.models.items()},
-        "findings": sorted(shelf.findings),
+        "candidates": copy.deepcopy(shelf.candidates),
+        "sessions": sorted(shelf.sessions),
     }
 
 
@@ -215,7 +224,7 @@ def _dump_model(model: Model) -> dict[str, Any]:
 def load(dumped: dict[str, Any]) -> Shelf:
     """Read a dump back."""
     models = {name: _load_model(model) for name, model in dumped["models"].items()}
-    return Shelf(models, set(dumped["findings"]))
+    return Shelf(models, copy.deepcopy(dumped["candidates"]), set(dumped["sessions"]))
 
 
 def _load_model(dumped: dict[str, Any]) -> Model:

@@ -1,57 +1,78 @@
 """Deciding what becomes of a candidate: a version, or a refusal that says why. Pure.
 
-The handler has read the completion record, checked the manifest and published the files before
-this decides; what it saw is the fact's ``registration``. A version made from others first takes
-a *hold* on each of them, in the streams where they live, so that none can be deleted meanwhile.
+``job.succeeded`` with a manifest makes a *candidate*, kept in the stream of its job. A doer
+examines it (completion record, manifest, files; it publishes the files by their digests) and
+hands in ``registry.examined``, decided here in the stream of the model. A version made from
+others first takes a *hold* on each of them, in the streams where they live, so that none can be
+deleted meanwhile. ``registry.concluded`` then closes the candidate.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from lineshaft.contracts import limits
+from lineshaft.contracts import ids, limits
 from lineshaft.contracts.events import Event, Fact
 from services.registry.domain import models, versions
 from services.registry.domain.models import Shelf
 
 HOLD = "registry.hold"
 RELEASE = "registry.release"
-TROUBLE = "registry.trouble"
+EXAMINED = "registry.examined"
+CONCLUDED = "registry.concluded"
 HOLD_REFUSED = "registry.hold_refused"
-FINDING_KIND = "registry.registration_waits"
 
 
 class CandidateRefused(Exception):
     """A candidate that can never become a version; its text is the reason, for people."""
 
 
+def take(shelf: Shelf, fact: Fact) -> list[Event]:
+    """Decide ``job.succeeded``: a candidate, unless the run has been one already."""
+    session = ids.run_name(fact.subject, fact.data["attempt"])
+    if fact.data.get("manifest") is None or session in shelf.sessions:
+        return []
+    data = {
+        "session": session,
+        "job": fact.subject,
+        "attempt": fact.data["attempt"],
+        "manifest": fact.data["manifest"],
+        "model_name": fact.data.get("model_name"),
+        "job_name": fact.data["name"],
+        "team": fact.team,
+    }
+    return [Event(models.CANDIDATE, data, subject=fact.subject, team=fact.team)]
+
+
+def conclude(shelf: Shelf, fact: Fact) -> list[Event]:
+    """Decide that a candidate has become a version or a refusal."""
+    if fact.data["session"] not in shelf.candidates:
+        return []
+    return [Event(models.CONCLUDED, dict(fact.data), subject=fact.subject, team=fact.team)]
+
+
 def register(shelf: Shelf, fact: Fact) -> list[Event]:
-    """Decide a ``job.succeeded`` that carries a registration.
+    """Decide an examined candidate.
 
     The same manifest is the same version: a candidate that is registered (or was, and has been
     deleted) changes nothing.
     """
-    seen: Mapping[str, Any] = fact.data["registration"]
-    events = _closed_finding(shelf, fact, seen)
+    seen: Mapping[str, Any] = fact.data
     model = shelf.models.get(seen["name"])
-    if model is not None and seen.get("manifest") in model.numbers:
-        return events
+    if model is not None and seen["manifest"] in model.numbers:
+        return []
     try:
-        data = _version(shelf, fact, seen)
+        kind, data = "model.registered", _version(shelf, seen)
     except CandidateRefused as error:
-        refused = {
-            "name": seen["name"],
-            "reason": str(error)[: limits.REASON_CHARS_MAX],
-            "manifest": seen.get("manifest"),
-            "job": fact.subject,
-            "attempt": seen["attempt"],
-            "team": fact.team,
-            "session": seen["session"],
-        }
-        return [*events, Event("model.refused", refused, subject=seen["name"], team=fact.team)]
-    return [*events, Event("model.registered", data, subject=seen["name"], team=fact.team)]
+        kind, data = "model.refused", _refusal(seen, str(error))
+    return [Event(kind, data, subject=seen["name"], team=seen["team"])]
 
 
-def _version(shelf: Shelf, fact: Fact, seen: Mapping[str, Any]) -> dict[str, Any]:
+def _refusal(seen: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    kept = {name: seen[name] for name in ("name", "manifest", "job", "attempt", "team", "session")}
+    return {**kept, "reason": reason[: limits.REASON_CHARS_MAX]}
+
+
+def _version(shelf: Shelf, seen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of ``model.registered``. Raises ``CandidateRefused``."""
     if seen["refused"] is not None:
         raise CandidateRefused(seen["refused"])
@@ -72,8 +93,9 @@ def _version(shelf: Shelf, fact: Fact, seen: Mapping[str, Any]) -> dict[str, Any
         "lineage": dict(seen["lineage"]),
         "kind": seen["kind"],
         "team": seen["team"],
-        "job": fact.subject,
+        "job": seen["job"],
         "attempt": seen["attempt"],
+        "session": seen["session"],
         "change": change.level.name.lower(),
         "reasons": list(change.reasons),
         "after": None if highest is None else str(highest),
@@ -117,26 +139,6 @@ def _check_same_base(base: Mapping[str, Any], adapter: Mapping[str, Any]) -> Non
         raise CandidateRefused(f"{adapter['name']} is no adapter but a {adapter['kind']}")
     if base["manifest"] != adapter["base"]:
         raise CandidateRefused("the adapter was trained on another base than it was merged into")
-
-
-def _closed_finding(shelf: Shelf, fact: Fact, seen: Mapping[str, Any]) -> list[Event]:
-    subject = seen["session"]
-    if subject not in shelf.findings:
-        return []
-    return [_finding(fact, subject, status="closed", summary="the registration went through")]
-
-
-def trouble(shelf: Shelf, fact: Fact) -> list[Event]:
-    """Decide that a registration waits for infrastructure: one open finding until it ends."""
-    subject = fact.data["session"]
-    if subject in shelf.findings:
-        return []
-    return [_finding(fact, subject, status="open", summary=fact.data["summary"])]
-
-
-def _finding(fact: Fact, subject: str, *, status: str, summary: str) -> Event:
-    data = {"kind": FINDING_KIND, "subject": subject, "status": status, "summary": summary}
-    return Event(models.FINDING, data, subject=fact.subject, team=fact.team)
 
 
 def hold(shelf: Shelf, fact: Fact) -> list[Event]:
