@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.datasets.rendering import Renderer
 from trainer.datasets import tokens
+from trainer.datasets.rendering import Renderer
 from trainer.evaluation import suite as suites
 from trainer.faults import ConfigFault, DataFault
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lineshaft.adapters.bus import select
+from lineshaft.adapters.bus.select import ClosableBus
 from lineshaft.contracts import ids, limits, subjects
-from lineshaft.ports import Bus, BusUnavailable, NobodyAnswers
+from lineshaft.ports import BusUnavailable, NobodyAnswers
 from lineshaft.sdk import discovery, download
 from lineshaft.sdk.discovery import Platform
 from lineshaft.sdk.errors import PlatformError, UnreachableError
@@ -31,7 +32,7 @@ _TRY_AGAIN_MS = 300
 class Client:
     """Requests to the four services of one platform."""
 
-    def __init__(self, bus: Bus, platform: Platform) -> None:
+    def __init__(self, bus: ClosableBus, platform: Platform) -> None:
         self.bus = bus
         self.platform = platform
 
@@ -43,12 +44,9 @@ class Client:
         """Find the platform (``discovery.find``), connect, and close at the end."""
         found = platform or discovery.find(url)
         try:
-            bus = await select.bus(found.bus_url, found.token)
-        except BusUnavailable as error:
-            raise UnreachableError(
-                f"the bus at {found.bus_url} does not answer ({found.origin}): {error}",
-                "is the platform up? `lineshaft doctor` looks",
-            ) from None
+            bus = select.bus(found.bus_url, found.token)
+        except ValueError as error:
+            raise UnreachableError(f"{found.origin}: {error}") from None
         try:
             yield cls(bus, found)
         finally:
