@@ -1,0 +1,142 @@
+"""Aligning ranks: rows arrive per node, rules need whole steps.
+
+``StepTable`` keeps the last steps as matrices of (step, rank) and hands a step out once, when all
+ranks that ever reported are there, or when later steps show that the rest will not come.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lineshaft.contracts.telemetry import DTYPE, FIELDS
+from services.monitor.domain.observations import Rows, Values
+
+DEPTH = 64
+"""Steps that may be open at a time; an older one is closed when its place is needed."""
+
+PATIENCE = 16
+"""Steps a rank may lag before a step is closed without it."""
+
+_EMPTY = np.iinfo(np.int64).max
+_COLUMNS = FIELDS[2:]
+_COLUMN = {name: number for number, name in enumerate(_COLUMNS)}
+_ROW = np.dtype(DTYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedStep:
+    """One optimiser step over all ranks that reported it. NaN: not reported."""
+
+    step: int
+    ranks: NDArray[np.int64]
+    values: Values  # (ranks, fields)
+
+    def of(self, name: str) -> Values:
+        """Return a field of all ranks, in the order of ``ranks``."""
+        column: Values = self.values[:, _COLUMN[name]]
+        return column
+
+    def mean(self, name: str) -> float:
+        """Return the mean over the ranks that reported a finite value, else NaN."""
+        finite = self.of(name)[np.isfinite(self.of(name))]
+        return float(finite.mean()) if len(finite) else float("nan")
+
+    def most(self, name: str) -> float:
+        """Return the greatest finite value, else NaN."""
+        finite = self.of(name)[np.isfinite(self.of(name))]
+        return float(finite.max()) if len(finite) else float("nan")
+
+    def total(self, name: str) -> float:
+        """Return the sum over the ranks that reported, or NaN when none did."""
+        finite = self.of(name)[np.isfinite(self.of(name))]
+        return float(finite.sum()) if len(finite) else float("nan")
+
+
+@dataclass(slots=True)
+class StepTable:
+    """The open steps of one attempt. Rows for a step that was closed are counted and dropped."""
+
+    ranks: list[int] = field(default_factory=list)  # in the order they were first seen
+    node_of: dict[int, str] = field(default_factory=dict)
+    closed_to: int = -1
+    late_rows: int = 0
+    _place: dict[int, int] = field(default_factory=dict)
+    _steps: NDArray[np.int64] = field(default_factory=lambda: np.full(DEPTH, _EMPTY))
+    _values: NDArray[np.float64] = field(
+        default_factory=lambda: np.full((DEPTH, 0, len(_COLUMNS)), np.nan)
+    )
+    _kept: NDArray[np.int64] = field(default_factory=lambda: np.full(DEPTH, -1))
+    _seen: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((DEPTH, 0), bool))
+
+    def add(self, node: str, rows: Rows) -> list[ClosedStep]:
+        """Take rows of one node and return the steps that are whole now, in order."""
+        for rank in np.unique(rows["rank"]).tolist():
+            self._join(rank, node)
+        values = rows.view("<u1").reshape(len(rows), _ROW.itemsize)[:, 8:].copy().view("<f8")
+        places = np.array([self._place[rank] for rank in rows["rank"].tolist()], dtype=np.int64)
+        steps = rows["step"].astype(np.int64)
+        made: list[ClosedStep] = []
+        bounds = np.flatnonzero(np.diff(steps)) + 1
+        for chosen in np.split(np.arange(len(steps)), bounds):
+            if len(chosen):
+                made += self._take(int(steps[chosen[0]]), places[chosen], values[chosen])
+        return made
+
+    def rest(self) -> list[ClosedStep]:
+        """Close every open step (the run ended) and return them in order."""
+        return [self._close(slot) for slot in self._open_slots()]
+
+    def last_steps(self) -> dict[int, int]:
+        """Return the highest step each rank has reported among the open and newest steps."""
+        newest: dict[int, int] = {}
+        for slot in range(DEPTH):
+            for place in np.flatnonzero(self._seen[slot]).tolist():
+                rank = self.ranks[place]
+                newest[rank] = max(newest.get(rank, -1), int(self._kept[slot]))
+        return newest
+
+    def _join(self, rank: int, node: str) -> None:
+        self.node_of[rank] = node
+        if rank in self._place:
+            return
+        self._place[rank] = len(self.ranks)
+        self.ranks.append(rank)
+        wider = np.full((DEPTH, 1, len(_COLUMNS)), np.nan)
+        self._values = np.concatenate([self._values, wider], axis=1)
+        self._seen = np.concatenate([self._seen, np.zeros((DEPTH, 1), bool)], axis=1)
+
+    def _take(self, step: int, places: NDArray[np.int64], values: Values) -> list[ClosedStep]:
+        if step <= self.closed_to:
+            self.late_rows += len(places)
+            return []
+        made = []
+        slot = step % DEPTH
+        if self._steps[slot] != step:
+            for old in self._open_slots():
+                if self._steps[old] < step - PATIENCE or old == slot:
+                    made.append(self._close(old))
+            if step <= self.closed_to:
+                self.late_rows += len(places)
+                return made
+            self._steps[slot] = self._kept[slot] = step
+            self._values[slot] = np.nan
+            self._seen[slot] = False
+        self._values[slot, places] = values
+        self._seen[slot, places] = True
+        if bool(self._seen[slot].all()):
+            made += [self._close(old) for old in self._open_slots() if self._steps[old] <= step]
+        return made
+
+    def _open_slots(self) -> list[int]:
+        order = np.argsort(self._steps, kind="stable")
+        return [int(slot) for slot in order if self._steps[slot] != _EMPTY]
+
+    def _close(self, slot: int) -> ClosedStep:
+        step = int(self._steps[slot])
+        chosen = np.flatnonzero(self._seen[slot])
+        ranks = np.array([self.ranks[place] for place in chosen.tolist()], dtype=np.int64)
+        order = np.argsort(ranks)
+        self._steps[slot] = _EMPTY
+        self.closed_to = max(self.closed_to, step)
+        return ClosedStep(step, ranks[order], self._values[slot, chosen[order]].copy())
