@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lineshaft.contracts.events import NOT_APPLICABLE
 from lineshaft.ports import Document, Entry, Views
 from services.scheduler.domain.view import fold
 
@@ -19,7 +20,7 @@ class JobProjector:
         changed: set[str] = set()
         for event in entry.events:
             job = event.subject
-            if job in seen or not event.kind.startswith(("job.", "pool.")):
+            if job == NOT_APPLICABLE or job in seen:
                 continue
             if job not in bodies:
                 stored = await views.get(KIND, job)

@@ -78,13 +78,22 @@ def class_of_exit(data: Mapping[str, Any]) -> FailureClass | None:
     return _CLASS_OF_EXIT.get(data["exit_code"], FailureClass.USER_CODE)
 
 
+_WEIGHT = {"diagnosed": 0, "node_failed": 2}
+
+
 def root_of(faults: Sequence[Fault]) -> Fault:
     """Return the evidence that counts as the cause.
 
-    A diagnosis that asks for something outranks the rest; then the earliest, since the first rank
-    to go takes its peers along.
+    A diagnosis that asks for something outranks the rest, and a node's summary comes last; then
+    the earliest, since the first rank to go takes its peers along (of two at once, the one that
+    was killed takes the other).
     """
-    return min(faults, key=lambda one: (one.what != "diagnosed", one.at, one.what, one.summary))
+
+    def rank(one: Fault) -> tuple[int, int, bool, str]:
+        is_killed = one.failure is FailureClass.INFRASTRUCTURE
+        return (_WEIGHT.get(one.what, 1), one.at, not is_killed, one.summary)
+
+    return min(faults, key=rank)
 
 
 def source_of(job: Job) -> Checkpoint | None:
@@ -199,11 +208,14 @@ _USERS = (FailureClass.USER_CODE, FailureClass.DATA, FailureClass.CONFIG)
 
 
 def _class_among(faults: Sequence[Fault], root: Fault) -> FailureClass:
-    """Return the root's class; where it names none, what the other evidence says, else ours."""
-    if root.failure is not None:
-        return root.failure
-    named = [one.failure for one in faults if one.failure is not None]
-    return named[0] if named else FailureClass.INFRASTRUCTURE
+    """Return the failure's class: the diagnosis', else the agent's word, else the exit's."""
+    named = [one for one in faults if one.failure is not None]
+    of_agent = [one for one in named if one.what == "node_failed" and one.node == root.node]
+    ranked = [root] if root.what == "diagnosed" else []
+    for one in (*ranked, *of_agent, root, *named):
+        if one.failure is not None:
+            return one.failure
+    return FailureClass.INFRASTRUCTURE
 
 
 def _with(avoid: tuple[str, ...], node: str | None) -> tuple[str, ...]:
