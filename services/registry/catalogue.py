@@ -30,12 +30,11 @@ class Catalogue:
         return [_in_short(document.body) for document in found]
 
     async def model(self, name: str) -> dict[str, Any]:
-        """Return one model: its versions, and its aliases with their whole history."""
+        """Return one model: versions, aliases, every move of them (oldest first), refusals."""
         body = dict((await self._model(name)).body)
-        shown = {}
-        for alias, now in body["aliases"].items():
-            shown[alias] = {**now, "history": await self.moves(name, alias)}
-        return {**body, "aliases": shown, "refused": await self._refusals(name)}
+        moves = [move for alias in body["aliases"] for move in await self.moves(name, alias)]
+        moves.sort(key=lambda move: move["at"])
+        return {**body, "alias_history": moves, "refused": await self._refusals(name)}
 
     async def version(self, name: str, number: str) -> dict[str, Any]:
         """Return one version by its number; also one that was deleted."""
@@ -165,4 +164,4 @@ def _in_short(body: dict[str, Any]) -> dict[str, Any]:
     aliases = {alias: now["version"] for alias, now in body["aliases"].items()}
     kept = {key: body[key] for key in ("name", "team", "latest")}
     count = sum(not one["is_deleted"] for one in body["versions"])
-    return {**kept, "aliases": aliases, "versions": count}
+    return {**kept, "aliases": aliases, "versions_count": count}

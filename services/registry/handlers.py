@@ -73,7 +73,8 @@ def _name(params: Mapping[str, Any]) -> str:
 
 def _text(name: str, default: str | None = None, *, chars_max: int = 200) -> Read:
     def read(params: Mapping[str, Any]) -> str:
-        value = rpc.text({k: v for k, v in params.items() if v is not None}, name, default)
+        given = {k: v for k, v in params.items() if v not in (None, "")}
+        value = rpc.text(given, name, default)
         if len(value) > chars_max or not value.isprintable():
             raise RpcError("usage", f"'{name}' must be one line of at most {chars_max} characters")
         return value

@@ -12,11 +12,12 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from lineshaft.contracts import manifest
 from lineshaft.contracts.events import Event
 from lineshaft.ports import Document, Entry, Views
 from services.registry.domain import models, versions
 
-_IN_SHORT = ("version", "manifest", "kind", "change", "job", "attempt", "bytes")
+_IN_SHORT = ("version", "manifest", "kind", "change", "job", "attempt", "bytes", "metrics")
 _OF_VERSION = (
     *("name", "version", "manifest", "kind", "team", "job", "attempt", "lineage", "base"),
     *("parents", "change", "reasons", "after", "files", "bytes", "metrics"),
@@ -80,7 +81,8 @@ async def _registered(page: _Page, event: Event, _: int) -> None:
     model.setdefault("team", data["team"])
     model.setdefault("aliases", {})
     short = {key: data[key] for key in _IN_SHORT}
-    short |= {"registered_at": page.entry.at, "is_deleted": False}
+    parents = {role: data["lineage"].get(role) for role in manifest.PARENTS}
+    short |= {"registered_at": page.entry.at, "is_deleted": False, "lineage": parents}
     model["versions"] = [*model.get("versions", []), short]
     model["latest"] = _latest(model["versions"])
 
