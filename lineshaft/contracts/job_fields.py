@@ -27,7 +27,7 @@ KIND: Final = "TrainingJob"
 TEAM_DEFAULT: Final = "default"
 PRIORITIES: Final = {"low": 250, "normal": 500, "high": 750}
 PRIORITY_MAX: Final = 1000
-FORMATS: Final = ("jsonl", "text", "packed")
+FORMATS: Final = ("jsonl", "text")
 
 _TEXT = Text()
 _PATH = Text(pattern=r"[^\x00]+", form="a path")
@@ -60,7 +60,7 @@ def _limit(budget: failures.Budget) -> Field:
 DATASET: Final = _record(
     Field("name", Name(), MISSING, "the dataset's name in lineage and reports"),
     Field("path", _PATH, MISSING, "a file or folder inside a configured mount"),
-    Field("format", Choice(FORMATS, ("parquet", "arrow", "csv", "webdataset")), "jsonl"),
+    Field("format", Choice(FORMATS, ("packed", "parquet", "arrow", "csv")), "jsonl"),
     Field("version", Text(128), None, "recorded in the lineage"),
     Field("readOnly", Exactly(Flag(), True), True, "data is mounted read-only"),
     _later("split"),
@@ -87,7 +87,7 @@ LORA: Final = _record(
     Field("rank", Whole(1, 4096), 8, "inner dimension of the adapter"),
     Field("alpha", Number(above=0.0), 16.0, "the adapter is scaled by alpha / rank"),
     Field("dropout", Number(low=0.0, below=1.0), 0.0),
-    Field("targets", ListOf(Text(256), 1), ["q_proj", "k_proj", "v_proj", "o_proj"]),
+    Field("targets", ListOf(Text(256)), [], "modules; empty: every linear layer"),
     _later("modulesToSave"),
     _later("useRslora"),
 )

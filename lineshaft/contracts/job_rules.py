@@ -119,6 +119,8 @@ def _gang(draft: Draft) -> None:
 
 def _strategy(draft: Draft) -> None:
     hyper, ranks = draft.part("hyperparameters"), _ranks(draft)
+    if ranks is not None and ranks > 1 and draft.spec["launcher"] == "none":
+        draft.fault(("launcher",), f"'none' starts one rank, gpuCount is {ranks}; use auto")
     if not hyper or ranks is None or draft.spec["jobType"] == "script":
         return
     if hyper["distributedStrategy"] is None and not draft.given(
@@ -130,8 +132,6 @@ def _strategy(draft: Draft) -> None:
             f"'none' trains on one device, gpuCount is {ranks}; use ddp or deepspeed-zero1/2/3"
         )
         draft.fault(("hyperparameters", "distributedStrategy"), message)
-    if draft.spec["launcher"] == "none" and ranks > 1:
-        draft.fault(("launcher",), f"'none' starts one rank, gpuCount is {ranks}; use auto")
 
 
 def _batch(draft: Draft) -> None:
@@ -203,9 +203,7 @@ def _model_job(draft: Draft, kind: str) -> None:
         if draft.given(name):
             draft.fault((name,), "is for jobType script")
     if kind == "pretrain" and draft.spec["tokenizer"] is None and not draft.given("tokenizer"):
-        is_packed = all(d and d.get("format") == "packed" for d in draft.spec["datasets"] or [])
-        if not is_packed:
-            draft.fault(("tokenizer",), "is missing: pretraining on text needs one")
+        draft.fault(("tokenizer",), "is missing: pretraining needs a tokenizer's folder or file")
 
 
 def _script_job(draft: Draft) -> None:
