@@ -1,0 +1,1 @@
+"""Bus adapters: memory, NATS JetStream, and the bundled server."""
