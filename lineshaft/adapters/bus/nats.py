@@ -27,7 +27,8 @@ from lineshaft.ports import (
     StreamState,
 )
 
-PUBLISH_TIMEOUT_S = 5.0
+PUBLISH_TIMEOUT_S = 3.0
+JETSTREAM_TIMEOUT_S = 2.0
 REQUESTS_AT_ONCE_MAX = 64
 
 
@@ -164,7 +165,9 @@ class NatsBus:
         """Return a stream's state, or None when it does not exist."""
         client = await self._connection.client()
         try:
-            info = await client.jetstream().stream_info(provision.stream_name(stream))
+            info = await client.jetstream(timeout=JETSTREAM_TIMEOUT_S).stream_info(
+                provision.stream_name(stream)
+            )
         except nats.js.errors.NotFoundError:
             return None
         except (nats.errors.Error, TimeoutError, OSError) as error:
@@ -184,7 +187,7 @@ class NatsBus:
         pulls makes its consumer again, from the start.
         """
         client = await self._connection.client()
-        context = client.jetstream()
+        context = client.jetstream(timeout=JETSTREAM_TIMEOUT_S)
         try:
             await provision.ensure_streams(context)
             for stream in lost:

@@ -80,7 +80,7 @@ class Puller:
                 await asyncio.sleep(REOPEN_WAIT_S)
 
     async def _consumer(self, client: Client) -> str:
-        context = client.jetstream()
+        context = client.jetstream(timeout=2)
         if self._durable is not None:
             await provision.ensure_durable(context, self._stream, self._durable, self._filters)
             return self._durable
