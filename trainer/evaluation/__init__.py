@@ -1,0 +1,1 @@
+"""Evaluation: suites as data, and scoring a model by them before and after training."""
