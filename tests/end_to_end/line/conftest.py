@@ -1,0 +1,14 @@
+"""One platform for all tests of a module: starting one takes seconds."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.builders_line import Line, a_line
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """Give a running platform in a folder of its own."""
+    with a_line(tmp_path_factory.mktemp("line")) as made:
+        yield made
