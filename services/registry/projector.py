@@ -17,7 +17,7 @@ from lineshaft.contracts.events import Event
 from lineshaft.ports import Document, Entry, Views
 from services.registry.domain import models, versions
 
-_IN_SHORT = ("version", "manifest", "kind", "change", "job", "attempt", "bytes", "metrics")
+_IN_SHORT = ("version", "manifest", "kind", "change", "job", "attempt", "bytes")
 _OF_VERSION = (
     *("name", "version", "manifest", "kind", "team", "job", "attempt", "lineage", "base"),
     *("parents", "change", "reasons", "after", "files", "bytes", "metrics"),
