@@ -4,7 +4,9 @@
 host does, and the pool's invariants are checked after every step.
 """
 
+import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from lineshaft.contracts.events import KINDS, Event, Fact, check
@@ -59,7 +61,8 @@ class Pool:
 
     def hand_in(self, fact: Fact) -> list[Event]:
         """Decide a fact, evolve its events and check the invariants."""
-        events = self.decider.decide(self.state, fact, now=self.now, policy=self.policy)
+        decided = self.decider.decide(self.state, fact, now=self.now, policy=self.policy)
+        events = [replace(e, data=json.loads(json.dumps(e.data))) for e in decided]
         for event in events:
             if event.is_public:
                 check(event.kind, event.data)

@@ -21,6 +21,8 @@ from services.scheduler.domain.work import Work
 STREAM_PREFIX = "pool/"
 CONFIRM_GONE = "scheduler.confirm_gone"
 RELEASE_NODE = "scheduler.release_node"
+LEADS = "scheduler.leads"
+"""A new leader's epoch, which orders carry from then on."""
 
 _OF_EVERY_ATTEMPT = ("run.checkpoint_committed",)
 _OF_POOL = {
@@ -28,7 +30,9 @@ _OF_POOL = {
     CONFIRM_GONE: commands.confirm_gone,
     RELEASE_NODE: commands.release_node,
 }
-CONSUMED = frozenset({"job.admitted", "run.node_changed", CLOCK_DUE, *_OF_POOL, *runs.HANDLERS})
+CONSUMED = frozenset(
+    {LEADS, "job.admitted", "run.node_changed", CLOCK_DUE, *_OF_POOL, *runs.HANDLERS}
+)
 
 
 class PoolDecider:
@@ -69,6 +73,8 @@ class PoolDecider:
             _node_changed(work, fact)
         elif fact.kind in _OF_POOL:
             _OF_POOL[fact.kind](work, fact)
+        elif fact.kind == LEADS:
+            work.emit("pool.led", {"epoch": fact.data["epoch"]})
         elif fact.kind == CLOCK_DUE:
             due.fire(work)
         if work.events or work.state.is_pass_owed:
@@ -170,6 +176,8 @@ def _node_changed(work: Work, fact: Fact) -> None:
             "labels": labels,
         },
     )
-    if node is not None and node.is_ready and data["status"] != "ready":
-        for job_id in sorted(set(node.leases.values())):
-            runs.node_lost(work, work.state.jobs[job_id], data["node"])
+    if node is None or node.is_ready is (data["status"] == "ready"):
+        return
+    act = runs.node_lost if node.is_ready else runs.node_back
+    for job_id in sorted(set(node.leases.values())):
+        act(work, work.state.jobs[job_id], data["node"])

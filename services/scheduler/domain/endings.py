@@ -155,7 +155,8 @@ def _charge(work: Work, job: Job, *, budget: Budget, used: int) -> None:
 def await_diagnosis(work: Work, job: Job) -> None:
     """Give the monitor a moment to say why, unless it has; then make the verdict."""
     diagnosis = work.run(job).diagnosis
-    if diagnosis is not None and diagnosis["action"] != "note":
+    is_cause = diagnosis is not None and not diagnosis["is_cascade"]
+    if is_cause and diagnosis is not None and diagnosis["action"] != "note":
         decide_failure(work, job, Happening.DIAGNOSIS_WAITED)
     else:
         work.timers(job, diagnosis=work.now + work.policy.diagnosis_wait_ms)

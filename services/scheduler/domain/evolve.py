@@ -27,8 +27,6 @@ from services.scheduler.launchers.port import NodeShare
 
 def evolve(state: PoolState, event: Event, *, at: int) -> PoolState:
     """Apply ``event``, written at ``at``, and return the same state, changed."""
-    if event.kind.startswith("lease."):
-        state.epoch = max(state.epoch, event.data.get("epoch", 0))
     if event.kind in _OF_POOL:
         _OF_POOL[event.kind](state, event, at)
         return state
@@ -243,12 +241,17 @@ def _command(job: Job, data: Mapping[str, Any], at: int) -> Job:
     return replace(job, **changes)
 
 
+def _led(state: PoolState, event: Event, at: int) -> None:
+    state.epoch = max(state.epoch, event.data["epoch"])
+
+
 _OF_POOL: dict[str, Callable[[PoolState, Event, int], None]] = {
     "pool.admitted": _admitted,
     "pool.parked": _parked,
     "pool.unparked": _unparked,
     "pool.node_changed": _node_changed,
     "pool.pass_owed": _pass_owed,
+    "pool.led": _led,
     "audit.finding": _finding,
 }
 

@@ -3,11 +3,20 @@
 Values only. Durations are in milliseconds; the defaults are the platform's.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from lineshaft.contracts import limits
 from lineshaft.contracts.failures import DEFAULT_LIMITS, Budget
+
+
+class PolicyError(ValueError):
+    """Policy values are wrong; ``faults`` holds a line for each, fit for people."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = list(faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,8 @@ class Policy:
     version: int = 1
     # Slots that a team may hold at a time; a team that is not named has no limit.
     quotas: Mapping[str, int] = field(default_factory=dict)
+    # Whether runs live on when the scheduler's process is asked to stop.
+    should_leave_running: bool = False
     # What the pool has at most; empty: what was ever reported.
     declared: tuple[DeclaredNodes, ...] = ()
     budgets: Mapping[Budget, int] = field(default_factory=lambda: dict(DEFAULT_LIMITS))
@@ -37,6 +48,8 @@ class Policy:
     stop_grace_ms: int = limits.STOP_GRACE_S_MIN * 1000
     # After a fault nobody can save: the gang is broken.
     fault_grace_ms: int = 10_000
+    # After a diagnosis the agents take the stacks of their ranks first.
+    stacks_grace_ms: int = limits.STACKS_WAIT_S_MAX * 1000
     # How much longer than its grace a stop may take before it is a finding.
     stop_slack_ms: int = 60_000
     # How long processes may outlive their whole result before they are stopped.
@@ -49,3 +62,52 @@ class Policy:
     same_place_max: int = 3
     hang_limit_ms: int = 60_000
     first_step_limit_ms: int = 20 * 60_000
+
+    @classmethod
+    def read(
+        cls,
+        values: Mapping[str, Any],
+        *,
+        quotas: Mapping[str, int],
+        declared: Sequence[DeclaredNodes],
+    ) -> "Policy":
+        """Read ``[policy.scheduler]``: numbers and flags by their names here, ``budgets`` a table.
+
+        Raises ``PolicyError`` with every fault.
+        """
+        faults: list[str] = []
+        made: dict[str, Any] = {}
+        for name, value in values.items():
+            try:
+                made[name] = _budgets(value) if name == "budgets" else _value(cls, name, value)
+            except ValueError as error:
+                faults.append(f"policy.scheduler.{name}: {error}")
+        if faults:
+            raise PolicyError(faults)
+        return cls(**made, quotas=dict(quotas), declared=tuple(declared))
+
+
+_NOT_HERE = ("quotas", "declared", "budgets")
+
+
+def _value(policy: type[Policy], name: str, value: Any) -> int | bool:
+    known = {one.name: one.default for one in fields(policy) if one.name not in _NOT_HERE}
+    if name not in known:
+        raise ValueError(f"is not known; known are budgets, {', '.join(sorted(known))}")
+    if isinstance(known[name], bool):
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
+    return _whole(value, least=1)
+
+
+def _whole(value: Any, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"must be a whole number, at least {least}")
+    return value
+
+
+def _budgets(value: Any) -> dict[Budget, int]:
+    if not isinstance(value, Mapping) or not value.keys() <= set(Budget):
+        raise ValueError(f"must be a table of {', '.join(Budget)}")
+    return DEFAULT_LIMITS | {Budget(name): _whole(one, least=0) for name, one in value.items()}

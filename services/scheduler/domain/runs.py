@@ -4,7 +4,7 @@ Who calls has seen to it that a fact is of the current attempt. No order is assu
 a later one implies the earlier ones, a repeated one changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lineshaft.contracts.events import Fact
@@ -209,41 +209,79 @@ def checkpoint_committed(work: Work, job: Job, fact: Fact) -> None:
         _become(work, job, Happening.CHECKPOINT, f"a checkpoint at step {data['step']}")
 
 
+def node_back(work: Work, job: Job, node: str) -> None:
+    """Show that a node of a run is seen again."""
+    _see(work, job, is_seen=True, reason=f"the node {node} is in sight again")
+
+
 def node_lost(work: Work, job: Job, node: str) -> None:
     """Show that a node of a run is out of sight; that alone stops nothing."""
     if work.allows(job, Happening.NODE_LOST) is None:
         return
-    if work.job(job).place in (Place.RUNNING, Place.UNOBSERVED):
+    if work.job(job).place not in (Place.RUNNING, Place.UNOBSERVED):
+        return
+    seen = work.run(job).diagnosis
+    if seen is not None and seen["what"] == "node_lost" and seen["node"] == node:
+        what = f"the node {node} is lost: neither the launcher nor the monitor sees it"
+        fault = Fault("node_lost", what, FailureClass.INFRASTRUCTURE, work.now, node=node)
+        fail_attempt(work, job, Happening.FAULT, fault)
+    elif work.job(job).place is Place.RUNNING:
         reason = f"the node {node} is out of sight; the run goes on until there is proof"
         work.move(job, Happening.NODE_LOST, Place.UNOBSERVED, reason=reason)
 
 
 _ACTIONS = {"restart": Happening.FAULT, "hold": Happening.HOLD, "fail": Happening.FATAL}
-_SIGHT = {
-    "unobserved": (Happening.UNSEEN, Place.UNOBSERVED),
-    "observed": (Happening.SEEN, Place.RUNNING),
-}
 
 
 def diagnosed(work: Work, job: Job, fact: Fact) -> None:
-    """Weigh the monitor's evidence: stop a live run, settle an ending, or only keep it."""
+    """Weigh the monitor's evidence: stop a live run, settle an ending, or only keep it.
+
+    A node that the monitor calls lost is lost only when the launcher cannot see it either.
+    """
     data = fact.data
-    if data["what"] in _SIGHT:
-        happening, target = _SIGHT[data["what"]]
-        if work.allows(job, happening) and work.job(job).place is not target:
-            work.move(job, happening, target, reason=data["summary"])
+    if data["what"] in ("unobserved", "observed"):
+        _see(work, job, is_seen=data["what"] == "observed", reason=data["summary"])
         return
-    happening = _ACTIONS.get(data["action"], Happening.NOTED)
+    action = data["action"] if data["action"] in _ACTIONS else "note"
+    if data["what"] == "node_lost":
+        node = work.state.nodes.get(_named_node(fact) or "")
+        action = "note" if node is None or node.is_ready else "restart"
+    happening = _ACTIONS.get(action, Happening.NOTED)
     if work.allows(job, happening) is None:
         return
-    kept = {name: data[name] for name in ("diagnosis", "what", "class", "action", "summary")}
-    job = work.job(job)
-    action = "note" if happening is Happening.NOTED else data["action"]
-    is_note_after_more = action == "note" and work.run(job).diagnosis is not None
-    if not is_note_after_more:
-        work.emit("pool.diagnosis", {**kept, "action": action, "at": fact.at}, job=job)
+    _keep_diagnosis(work, job, fact, action)
     if happening is not Happening.NOTED:
         _act_on(work, work.job(job), happening, _fault_of(fact, action))
+    elif data["what"] == "node_lost":
+        _see(work, job, is_seen=False, reason=data["summary"])
+
+
+def _see(work: Work, job: Job, *, is_seen: bool, reason: str) -> None:
+    happening = Happening.SEEN if is_seen else Happening.UNSEEN
+    target = Place.RUNNING if is_seen else Place.UNOBSERVED
+    is_about_sight = work.job(job).place in (Place.RUNNING, Place.UNOBSERVED)
+    if work.allows(job, happening) and is_about_sight and work.job(job).place is not target:
+        work.move(job, happening, target, reason=reason)
+
+
+def _keep_diagnosis(work: Work, job: Job, fact: Fact, action: str) -> None:
+    """Keep what says most: a cause rather than its cascade, either rather than a note."""
+    data = fact.data
+    kept = {name: data[name] for name in ("diagnosis", "what", "class", "action", "summary")}
+    kept |= {"node": _named_node(fact), "rank": data.get("rank"), "advice": data.get("advice")}
+    kept |= {"action": action, "is_cascade": bool(data.get("is_cascade")), "at": fact.at}
+    known = work.run(job).diagnosis
+    if known is None or _weight(kept) > _weight(known):
+        work.emit("pool.diagnosis", kept, job=work.job(job))
+
+
+def _weight(diagnosis: Mapping[str, Any]) -> int:
+    return 0 if diagnosis["action"] == "note" else 1 + (not diagnosis["is_cascade"])
+
+
+def _named_node(fact: Fact) -> str | None:
+    named = fact.data.get("node") or fact.data["evidence"].get("node")
+    return None if named is None else str(named)
 
 
 def _act_on(work: Work, job: Job, happening: Happening, fault: Fault) -> None:
@@ -268,12 +306,13 @@ def _act_at_rest(work: Work, job: Job, happening: Happening, fault: Fault) -> No
 
 def _fault_of(fact: Fact, action: str) -> Fault:
     data: dict[str, Any] = fact.data
+    seen_at = data["evidence"].get("at")
     return Fault(
-        what="diagnosed",
-        summary=data["summary"],
+        what="cascade" if data.get("is_cascade") else "diagnosed",
+        summary=data["summary"].rstrip("."),
         failure=_class(data["class"]),
-        at=fact.at,
-        node=data["evidence"].get("node"),
+        at=seen_at if isinstance(seen_at, int) else fact.at,
+        node=_named_node(fact),
         action=action,
         mutation=data.get("mutation") if isinstance(data.get("mutation"), dict) else None,
     )

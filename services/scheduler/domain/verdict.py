@@ -63,14 +63,17 @@ def describe_exit(data: Mapping[str, Any]) -> str:
     if data.get("signal") is not None:
         number = data["signal"]
         return f"{who} was ended by signal {number} ({_SIGNALS.get(number, 'unnamed')})"
-    last = next((line for line in reversed(data["last_lines"]) if str(line).strip()), "")
-    said = f": {str(last).strip()[:200]}" if last else ""
-    return f"{who} ended with exit code {data.get('exit_code')}{said}"
+    if data.get("exit_code") is None:
+        return f"{who} vanished without an exit code"
+    error = data.get("error") or {}
+    lines = [str(line).strip() for line in data["last_lines"] if str(line).strip()]
+    said = f"{error['kind']}: {error.get('message')}" if error.get("kind") else "".join(lines[-1:])
+    return f"{who} ended with exit code {data['exit_code']}" + (f": {said[:300]}" if said else "")
 
 
 def class_of_exit(data: Mapping[str, Any]) -> FailureClass | None:
     """Return the class that a rank's end suggests: the agent's word, else its code or signal."""
-    named = data.get("class")
+    named = data.get("class") or (data.get("error") or {}).get("class")
     if named in set(FailureClass):
         return FailureClass(named)
     if data.get("signal") is not None or data.get("exit_code") in (None, EXIT_FENCED):
@@ -136,8 +139,9 @@ def _is_launch_failure(case: _Case) -> bool:
 
 
 def _is_over(case: _Case) -> bool:
-    # A named change makes the next attempt another one: it earns one try of its own.
-    is_other_run = case.budget is Budget.USER and case.root.mutation
+    # Evidence that says that a restart helps, or names a change, earns one try of its own.
+    is_told = case.root.what == "diagnosed" and case.root.action == "restart"
+    is_other_run = case.budget is Budget.USER and (is_told or case.root.mutation)
     return case.used > (max(case.limit, 1) if is_other_run else case.limit)
 
 

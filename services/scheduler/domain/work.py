@@ -138,8 +138,10 @@ class Work:
         run = self.run(job)
         if run.is_gone or (run.stop is not None and not run.stop.is_below(intent)):
             return False
-        is_broken = intent is StopIntent.FAULT
-        grace_ms = self.policy.fault_grace_ms if is_broken else grace_of(job, self.policy)
+        grace_ms = grace_of(job, self.policy)
+        if intent is StopIntent.FAULT:
+            is_seen = any(fault.what == "diagnosed" for fault in run.faults)
+            grace_ms = self.policy.stacks_grace_ms if is_seen else self.policy.fault_grace_ms
         self.emit(
             "run.stop_ordered",
             {

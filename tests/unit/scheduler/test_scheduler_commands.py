@@ -237,7 +237,7 @@ def test_a_lost_node_is_released_by_a_person():
     """The word for a node counts for every run that holds slots there."""
     pool = a_running_job(a_pool({"n0": 2, "n1": 2}))
     pool.node("n0", 2, status="lost")
-    pool.diagnosed(what="node_lost")
+    pool.diagnosed(what="node_lost", action="note", node="n0")
     assert pool.place() is Place.AWAITING_GONE
     pool.tell("scheduler.release_node", {"node": "n0", "actor": "ada"})
     pool.wait(1_000)

@@ -329,3 +329,39 @@ def test_silence_stops_nothing():
     assert pool.place() is Place.RUNNING
     pool.node("n0", 2, status="lost")
     assert pool.place() is Place.UNOBSERVED
+    pool.node("n0", 2)
+    assert pool.place() is Place.RUNNING
+
+
+def test_a_node_is_lost_when_two_channels_say_so():
+    """The monitor and the launcher, in whatever order; one alone stops nothing."""
+    pool = a_running_job(a_pool())
+    pool.diagnosed(what="node_lost", action="note", node="n0")
+    assert pool.place() is Place.UNOBSERVED
+    pool.node("n0", 2, status="lost")
+    assert pool.place() is Place.AWAITING_GONE
+    assert "neither the launcher nor the monitor" in pool.job().reason
+
+
+def test_a_cascade_does_not_settle_the_cause():
+    """A peer's connection error is weighed only when nothing else is known in time."""
+    pool = a_running_job(a_pool())
+    pool.rank_exited(rank=0)
+    pool.ended()
+    pool.diagnosed(what="rank_exited", failure="transient", is_cascade=True)
+    assert pool.place() is Place.AWAITING_GONE
+    pool.diagnosed(what="rank_exited", failure="infrastructure")
+    assert pool.place() is Place.BACKING_OFF
+
+
+def test_evidence_that_says_restart_earns_one_try():
+    """A class that is the user's has no retries, unless the evidence says that one helps."""
+    pool = a_running_job(a_pool())
+    pool.diagnosed(what="non_finite", failure="data")
+    pool.stopped()
+    assert pool.place() is Place.BACKING_OFF
+    pool.wait(1_000)
+    pool.started(attempt=2)
+    pool.diagnosed(attempt=2, what="non_finite", failure="data")
+    pool.stopped(attempt=2)
+    assert pool.place() is Place.FAILED
