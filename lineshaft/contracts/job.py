@@ -26,6 +26,7 @@ __all__ = [
     "TrainingJob",
     "json_schema",
     "parse",
+    "read",
     "statuses",
     "validate",
 ]
@@ -109,11 +110,16 @@ class Report:
         return [fault.text(self.name) for fault in self.faults]
 
 
+def read(text: str | bytes, *, name: str = "job.yaml") -> TrainingJob:
+    """Read and check a job file's text. Raises ``JobFileError`` with all faults."""
+    document, locations = jobfile.read(text, name=name)
+    return parse(document, locations)
+
+
 def validate(text: str | bytes, *, name: str = "job.yaml") -> Report:
     """Check a job file's text; needs no platform and looks at no disk. Never raises."""
     try:
-        document, locations = jobfile.read(text, name=name)
-        return Report(parse(document, locations), (), name)
+        return Report(read(text, name=name), (), name)
     except JobFileError as error:
         return Report(None, error.faults, name)
 

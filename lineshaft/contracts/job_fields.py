@@ -188,7 +188,7 @@ SPEC: Final = _record(
         "auto",
         "what starts the ranks of a node",
     ),
-    Field("gracePeriod", Whole(1, 3600), 60, "seconds between a stop order and the kill"),
+    Field("gracePeriod", Whole(1, 3600), None, "seconds between a stop order and the kill"),
     Field("resume", Exactly(Choice(("auto", "never", "require")), "auto"), "auto"),
     Field("preemptible", Exactly(Flag(), False), False),
     Field("determinism", Exactly(Choice(("none", "strict")), "none"), "none"),

@@ -176,8 +176,8 @@ def describe(shape: Shape, load: Load, *, is_checkpointing: bool) -> dict[str, A
         "terms_bytes": {name: round(amount) for name, amount in terms.items()},
         "dominating": max(terms, key=lambda name: (terms[name], name)),
         "storage_bytes": storage(shape, load).rounded(),
-        "seconds": None if time is None else time.rounded(),
-        "gpu_seconds": None if time is None else round(time.likely * load.ranks),
+        "duration_s": None if time is None else time.rounded(),
+        "gpu_s": None if time is None else round(time.likely * load.ranks),
         "gradient_checkpointing": is_checkpointing,
     }
 

@@ -146,3 +146,24 @@ def from_dict(value: Mapping[str, Any]) -> Inventory:
     rows = value.get("groups") or []
     groups = tuple(Group(g[0], g[1], g[2], g[3], tuple(g[4])) for g in rows)
     return Inventory(groups, is_declared=bool(value.get("declared")))
+
+
+def outside(inventory: Inventory, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a finding for each path of a job that lies outside the stated mounts.
+
+    Only spelling is compared: the disks are not here. Without stated mounts nothing is said.
+    """
+    paths = {f"spec.datasets[{i}].path": row["path"] for i, row in enumerate(spec["datasets"])}
+    paths["spec.output.modelSavePath"] = spec["output"]["modelSavePath"]
+    roots = [root.rstrip("/") for root in inventory.mounts]
+    hint = f"mounts: {', '.join(inventory.mounts)}"
+    return [
+        {"path": where, "message": f"{path} is outside the mounts", "hint": hint}
+        for where, path in paths.items()
+        if roots and path and path.startswith("/") and not _is_below(path, roots)
+    ]
+
+
+def _is_below(path: str, roots: Sequence[str]) -> bool:
+    is_plain = ".." not in path.split("/")
+    return is_plain and any(path == root or path.startswith(f"{root}/") for root in roots)

@@ -110,7 +110,8 @@ def _found(paths: Mapping[str, Any], where: str, otherwise: Any) -> Any:
 def _model(job: TrainingJob, observed: Mapping[str, Any]) -> dict[str, Any] | None:
     seen = observed.get("model")
     if isinstance(seen, Mapping):
-        return {key: value for key, value in seen.items() if key != "shape"}
+        kept = {key: value for key, value in seen.items() if key != "config"}
+        return {**kept, "config": seen["config"]} if seen.get("kind") == "config" else kept
     given = job.spec["model"]
     if given is None:
         return None

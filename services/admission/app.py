@@ -1,0 +1,41 @@
+"""Admission as a service: ports, decider, read model, preflight, requests."""
+
+from lineshaft.runtime import subscribers
+from lineshaft.runtime.service import Service
+from lineshaft.runtime.settings import Settings, SettingsError
+from lineshaft.runtime.wiring import Ports, open_ports
+from services.admission import handlers
+from services.admission.asking import Neighbours
+from services.admission.domain.decider import AdmissionDecider
+from services.admission.domain.policy import AdmissionPolicy, PolicyError
+from services.admission.mounts import Mounts
+from services.admission.observing import Preflight
+from services.admission.projector import SubmissionProjector
+
+NAME = "admission"
+
+
+def build(settings: Settings, ports: Ports | None = None) -> Service:
+    """Make the service; it starts nothing. Raises ``SettingsError``."""
+    try:
+        policy = AdmissionPolicy.read(settings.policy(NAME), pool=settings.pool)
+    except PolicyError as error:
+        raise SettingsError([str(error)]) from None
+    service = Service(
+        NAME,
+        settings,
+        ports or open_ports(settings, NAME),
+        decider=AdmissionDecider(),
+        projector=SubmissionProjector(),
+        policy=policy,
+        driver=subscribers.bind,
+    )
+    ask = Neighbours(service.bus, service.objects, service.clock)
+    look = Preflight(Mounts(settings.mounts), ask, service.clock)
+
+    async def close() -> None:
+        look.close()
+
+    service.on_stop(close)
+    handlers.register(handlers.Desk(service, policy, look=look, ask=ask))
+    return service
