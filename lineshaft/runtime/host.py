@@ -246,12 +246,12 @@ class DeciderHost:
         by_stream: dict[str, list[Piece]] = {}
         for piece in pieces:
             by_stream.setdefault(piece.stream, []).append(piece)
+        now = self._clock.now()  # one time for the decisions and their entry: replay sees it too
         for stream, mine in by_stream.items():
             lane = self.lanes[stream]
-            draft = await self._draft(lane, mine)
+            draft = await self._draft(lane, mine, now)
             if draft is None:
                 continue
-            now = self._clock.now()
             if draft.causes:
                 entry = entry_of(
                     draft,
@@ -267,7 +267,7 @@ class DeciderHost:
         if drafts:
             await self._append(drafts)
 
-    async def _draft(self, lane: Lane, pieces: list[Piece]) -> Draft | None:
+    async def _draft(self, lane: Lane, pieces: list[Piece], now: int) -> Draft | None:
         """Return the next draft of a lane, or None when nothing of it can go on now."""
         try:
             if not lane.is_loaded:
@@ -279,7 +279,7 @@ class DeciderHost:
                     piece.settle(OutcomeKind.AGAIN, reason)
                 return None
             fresh = await self._drop_known(lane, pieces)
-            return lane.draft(fresh, now=self._clock.now(), policy=self._policy)[0]
+            return lane.draft(fresh, now=now, policy=self._policy)[0]
         except LaneBroken:
             lane.reset()
             return None

@@ -57,23 +57,41 @@ Order of a start: host (leases, state), ``on_start`` hooks, projection, relay, r
 background work, consumption. A stop goes the other way round and drains.
 """
 
+import argparse
+import asyncio
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from lineshaft.contracts import events, subjects
 from lineshaft.contracts.events import Fact
-from lineshaft.ports import Bus, Clock, Journal, Message, Objects, Views
+from lineshaft.ports import BusUnavailable, Message, StoreUnavailable
+from lineshaft.runtime import answering, observability
+from lineshaft.runtime.answering import Handler, Verb
+from lineshaft.runtime.auditing import Auditor
 from lineshaft.runtime.decider import Decider, Projector
+from lineshaft.runtime.delivery import Consumption, Delivery, Observe
+from lineshaft.runtime.driving import Driver, IsReady, PortDriver, Take
 from lineshaft.runtime.host import DeciderHost
+from lineshaft.runtime.lease import holder_of_this_process
+from lineshaft.runtime.projection import Projection
+from lineshaft.runtime.relay import Relay
 from lineshaft.runtime.rpc import RpcError
-from lineshaft.runtime.settings import Settings
+from lineshaft.runtime.settings import Settings, SettingsError, load
+from lineshaft.runtime.supervision import Supervisor
 from lineshaft.runtime.wiring import Ports
 
 __all__ = ["Check", "Consumption", "RpcError", "Service", "main"]
 
-Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Work = Callable[[], Awaitable[None]]
-Observe = Callable[[Fact], Awaitable[Fact]]
+BindDriver = Callable[["Service", Take, IsReady], Driver]
+_STOP_FLUSH_S = 3.0
+_SERVE_RETRY_MS = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,31 +103,11 @@ class Check:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Consumption:
-    """What a service takes from one stream of the bus, by a durable consumer of its own."""
-
-    stream: str
-    subjects: tuple[str, ...]
-    durable: str
-    observe: Observe | None = None
-
-
 class Service:
     """One service. Attributes: name, settings, clock, bus, journal, views, objects, host, relay.
 
     ``addresses`` holds what else the service listens on (the registry sets ``http``).
     """
-
-    name: str
-    settings: Settings
-    clock: Clock
-    bus: Bus
-    journal: Journal
-    views: Views
-    objects: Objects
-    host: DeciderHost
-    addresses: dict[str, str]
 
     def __init__(
         self,
@@ -120,9 +118,64 @@ class Service:
         decider: Decider[Any],
         projector: Projector | None = None,
         policy: Any = None,
-        driver: Any = None,
+        driver: BindDriver | None = None,
     ) -> None:
-        raise NotImplementedError
+        self.name = name
+        self.settings = settings
+        self.ports = ports
+        self.clock, self.bus, self.journal = ports.clock, ports.bus, ports.journal
+        self.views, self.objects = ports.views, ports.objects
+        self.addresses: dict[str, str] = {}
+        self.consumptions: list[Consumption] = []
+        self.log = observability.logger(name)
+        self._auditor = Auditor(name, ports.bus, ports.clock, self.log)
+        self._supervisor = Supervisor(ports.clock, self.alarm)
+        self.host = DeciderHost(
+            decider,
+            ports.journal,
+            ports.clock,
+            holder=holder_of_this_process(settings.replica),
+            objects=ports.objects,
+            policy=policy,
+            on_alarm=self.alarm,
+        )
+        self.relay = Relay(
+            name,
+            self.host,
+            journal=ports.journal,
+            bus=ports.bus,
+            clock=ports.clock,
+            provision=ports.bus.provision,
+            alarm=self.alarm,
+            open_since=getattr(decider, "open_since", None),
+        )
+        self.host.add_listener(self.relay.committed)
+        self._projection = self._projected(projector, decider)
+        self._delivery = Delivery(
+            name, self.host, bus=ports.bus, clock=ports.clock, alarm=self.alarm
+        )
+        self._bind_driver = driver or _port_driver
+        self._driver: Driver | None = None
+        self._verbs: dict[str, Verb] = {"health": Verb(self._health, needs_leader=False)}
+        self._work: list[tuple[str, Work]] = []
+        self._start_hooks: list[Work] = []
+        self._stop_hooks: list[Work] = []
+        self._ends: list[Callable[[], Awaitable[None]]] = []
+        self._is_serving = False
+
+    def _projected(self, projector: Projector | None, decider: Decider[Any]) -> Projection | None:
+        if projector is None:
+            return None
+        return Projection(
+            projector,
+            decider.streams(),
+            journal=self.journal,
+            views=self.views,
+            clock=self.clock,
+            alarm=self.alarm,
+        )
+
+    # -- what a service declares before its start ---------------------------------------------
 
     def rpc(self, verb: str, handler: Handler, *, needs_leader: bool = True) -> None:
         """Answer ``lineshaft.rpc.<name>.<verb>``.
@@ -130,6 +183,7 @@ class Service:
         A parameter ``at_least`` {stream, seq} is waited for, at most 2 s, before the handler
         runs. ``needs_leader`` refuses with ``not_leader`` while this process leads no stream.
         """
+        self._verbs[verb] = Verb(handler, needs_leader)
 
     def background(self, name: str, work: Work) -> None:
         """Run ``work`` while the service runs; when it raises or returns it is started again.
@@ -137,12 +191,15 @@ class Service:
         A crash is logged, opens an audit finding, and is retried with a growing delay. Work ends
         by cancellation. A doer must look at ``host.is_leader(stream)`` before it acts.
         """
+        self._work.append((name, work))
 
     def on_start(self, hook: Work) -> None:
         """Await ``hook`` once, after the state is loaded and before anything is served."""
+        self._start_hooks.append(hook)
 
     def on_stop(self, hook: Work) -> None:
         """Await ``hook`` once, after serving ended."""
+        self._stop_hooks.append(hook)
 
     def consume(
         self, stream: str, subjects: Sequence[str], *, observe: Observe | None = None
@@ -153,29 +210,179 @@ class Service:
         (``fact.with_data``); it may raise ``FactRefused``. Beats, telemetry and logs are no facts:
         take those with ``self.bus.pull`` in background work.
         """
+        number = sum(1 for other in self.consumptions if other.stream == stream)
+        durable = f"{self.name}-{stream}" + (f"-{number + 1}" if number else "")
+        self.consumptions.append(Consumption(stream, tuple(subjects), durable, observe))
+
+    # -- what a service does while it runs ----------------------------------------------------
 
     async def publish(self, fact: Fact) -> None:
-        """Publish a fact of a doer (launcher, agent restated). Raises ``BusUnavailable``."""
+        """Publish a fact of a doer, or of an agent restated. Raises ``BusUnavailable``."""
+        raw = events.encode(fact)
+        await self.bus.publish(subjects.of_fact(fact), raw, message_id=fact.id)
 
     def audit(self, kind: str, subject: str, status: str, summary: str) -> None:
         """Publish the finding ``<service>.<kind>`` about ``subject``: status open or closed.
 
         Returns at once; published as soon as the bus takes it, once per change of status.
         """
+        self._auditor.find(kind, subject, status, summary)
+
+    def alarm(self, kind: str, subject: str, summary: str) -> None:
+        """Log what went wrong in the shell itself and open a finding about it."""
+        self.log.warning(kind, subject=subject, summary=summary)
+        self.audit(kind, subject, "open", summary)
 
     async def handle_batch(self, messages: Sequence[Message], which: Consumption) -> None:
         """Decode, decide, acknowledge; what can never be handled goes to the dead stream."""
+        await self._delivery.handle_batch(messages, which)
+
+    async def wait_for(self, stream: str, seq: int, timeout_ms: int) -> bool:
+        """Wait until answers of this service reflect ``seq`` of any service's ``stream``."""
+        deadline = self.clock.monotonic() + timeout_ms
+        if stream not in self.host.lanes:
+            while self._delivery.seen.get(stream, 0) < seq:
+                if self.clock.monotonic() >= deadline:
+                    return False
+                await self.clock.sleep(10)
+            return True
+        if not await self.host.wait_position(stream, seq, timeout_ms):
+            return False
+        if self._projection is None:
+            return True
+        left = max(0, deadline - self.clock.monotonic())
+        return await self._projection.wait_for(stream, seq, left)
+
+    # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start everything; returns when the service serves."""
+        self._supervisor.run("auditor", self._auditor.run)
+        await self.host.start()
+        for hook in self._start_hooks:
+            await hook()
+        if self._projection is not None:
+            self._supervisor.run("projection", self._projection.run)
+        self._supervisor.run("relay", self.relay.run)
+        for verb in self._verbs:
+            await self._serve(verb)
+        for name, work in self._work:
+            self._supervisor.run(name, work)
+        self._driver = self._bind_driver(self, self.handle_batch, self._leads)
+        await self._driver.start()
+        self._is_serving = True
+        self.log.info("started", leads=len(self.host.led_streams()))
+
+    async def _serve(self, verb: str) -> None:
+        subject = subjects.rpc(self.name, verb)
+        while True:
+            try:
+                handler = partial(answering.reply, self, verb, self._verbs[verb])
+                end = await self.bus.serve(subject, self.name, handler)
+            except BusUnavailable as error:
+                self.log.warning("bus_unavailable", subject=subject, detail=str(error))
+                await self.clock.sleep(_SERVE_RETRY_MS)
+            else:
+                self._ends.append(end)
+                return
+
+    def _leads(self) -> bool:
+        return any(self.host.is_leader(stream) for stream in self.host.lanes)
 
     async def stop(self) -> None:
-        """Stop taking, finish what is in hand, release the leases, close the ports."""
+        """Stop taking, finish what is in hand, release the leases, close the ports.
+
+        Every step is tried, also when one before it failed.
+        """
+        self._is_serving = False
+        steps: list[Work] = [] if self._driver is None else [self._driver.stop]
+        steps += [*self._ends, self._supervisor.stop, self._flush, self.host.stop]
+        steps += [*self._stop_hooks, *([self.ports.aclose] if self.ports.is_owned else [])]
+        for step in steps:
+            try:
+                await step()
+            except Exception as error:
+                self.log.warning("stop_failed", detail=repr(error))
+        self.log.info("stopped")
+
+    async def _flush(self) -> None:
+        """Publish what is decided, if the bus takes it soon; the rest is published at the start."""
+        with suppress(TimeoutError, BusUnavailable, StoreUnavailable):
+            async with asyncio.timeout(_STOP_FLUSH_S):
+                await self._auditor.turn()
+                await self.relay.turn()
+                await self.relay.write_marks()
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    async def _health(self, _: dict[str, Any]) -> dict[str, Any]:
+        checks = await self.ready()
+        return {
+            "ready": all(check.is_ok for check in checks),
+            "checks": [{"name": c.name, "ok": c.is_ok, "detail": c.detail} for c in checks],
+        }
 
     async def ready(self) -> list[Check]:
         """Return what must be true before the service is of use."""
-        raise NotImplementedError
+        led = self.host.led_streams()
+        is_driven = self._driver is not None and self._driver.is_running()
+        return [
+            await _tried("journal", self.journal.marks(f"lease/{self.name}/")),
+            await _tried("objects", self.objects.stat("health")),
+            await _tried("bus", self.bus.state("job")),
+            Check("leader", bool(led), f"leads {len(led)} of {len(self.host.lanes)} streams"),
+            Check("consumers", is_driven, ", ".join(c.durable for c in self.consumptions)),
+            Check("serving", self._is_serving),
+        ]
+
+
+async def _tried(name: str, asking: Awaitable[Any]) -> Check:
+    try:
+        async with asyncio.timeout(2):
+            await asking
+    except (StoreUnavailable, BusUnavailable, TimeoutError) as error:
+        return Check(name, is_ok=False, detail=str(error) or "no answer within 2 s")
+    return Check(name, is_ok=True)
+
+
+def _port_driver(service: Service, take: Take, is_ready: IsReady) -> Driver:
+    return PortDriver(
+        service.consumptions, take, bus=service.bus, clock=service.clock, is_ready=is_ready
+    )
 
 
 def main(build: Callable[[Settings], Service]) -> None:
-    """Run one service as a process: settings, logging, signals, a graceful stop."""
+    """Run one service as a process: settings, logging, signals, a graceful stop.
+
+    Exit codes: 0 after a stop, 2 for wrong settings.
+    """
+    parser = argparse.ArgumentParser(description="Run one service of the platform.")
+    parser.add_argument("--config", type=Path, help="settings file (default: lineshaft.toml here)")
+    parser.add_argument("--state", help="state folder")
+    given = parser.parse_args()
+    try:
+        settings = load(given.config, overrides={"state_dir": given.state})
+    except SettingsError as error:
+        parser.exit(2, f"wrong settings:\n{error}\n")
+    observability.configure(settings.log_level)
+    asyncio.run(run_until_signal(build(settings)))
+    sys.exit(0)
+
+
+async def run_until_signal(service: Service) -> None:
+    """Start ``service``, wait for SIGTERM or SIGINT, stop it."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    starting = asyncio.ensure_future(service.start())
+    waiting = asyncio.ensure_future(told.wait())
+    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if starting.done():
+            await starting
+            await waiting
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await service.stop()
