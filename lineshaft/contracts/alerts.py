@@ -2,14 +2,14 @@
 
 An alert is raised by the monitor alone. At most one is open per (job, kind, subject); it opens
 (published as ``firing`` with severity ``notice``), may be confirmed (``firing`` again under the
-same id, with the kind's severity), may be acknowledged, and is resolved. Nothing here does anything.
+same id, with the kind's severity), may be acknowledged, and is resolved.
+Nothing here does anything.
 Standard library only.
 """
 
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -171,11 +171,9 @@ def runbook(kind: str) -> str:
     return f"docs/runbooks/{kind}.md"
 
 
-def may_become(
-    status: str, following: str, *, table: Mapping[AlertStatus, tuple[AlertStatus, ...]] = NEXT
-) -> bool:
+def may_become(status: str, following: str) -> bool:
     """Tell whether an alert may go from ``status`` to ``following``."""
-    return AlertStatus(following) in table[AlertStatus(status)]
+    return AlertStatus(following) in NEXT[AlertStatus(status)]
 
 
 def _short(text: str) -> str:

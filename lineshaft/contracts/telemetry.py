@@ -18,7 +18,9 @@ MAGIC = b"LST1"
 SCHEMA = 1
 
 # One row per rank and optimiser step. Times in milliseconds, learning rate and loss as they are;
-# NaN means "not reported". ``compute_ms`` is the time outside collectives, data and checkpoint.
+# NaN means "not reported"; a loss or gradient norm that was reported and is no finite number
+# travels as an infinity (``reported``). ``compute_ms`` is the time outside collectives, data and
+# checkpoint.
 FIELDS: tuple[str, ...] = (
     "step",
     "rank",
@@ -54,6 +56,11 @@ NODE_FIELDS: tuple[str, ...] = (
     "disk_total_bytes",
     "cpu_percent",
 )
+
+
+def reported(value: float) -> float:
+    """Return a reported value as it travels: NaN, which would mean "not reported", as infinity."""
+    return value if value == value else float("inf")  # noqa: PLR0124 - the standard library's isnan
 
 
 class TelemetryError(ValueError):

@@ -4,6 +4,7 @@ Owns the streams ``watch/<partition>``. Pure: measurements reach it as observati
 facts of the kind ``watch.observed`` whose ids name (job, attempt, kind, subject, episode, phase).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ _STATES = {
     "job.cancelled": "the job was cancelled",
 }
 _TERMINAL = frozenset({"job.succeeded", "job.failed", "job.cancelled"})
+_NEVER_STALE = _TERMINAL | {"job.retrying"}
 _BENIGN_STOPS = frozenset({"cancel", "suspend", "preempt", "resize", "migrate"})
 
 
@@ -75,7 +77,8 @@ class MonitorDecider:
             return []
         job = state.jobs.get(fact.subject) or JobWatch(fact.subject, pool=fact.pool, team=fact.team)
         attempt = fact.attempt or 0
-        if fact.attempt is not None and attempt < job.attempt:
+        is_stale = fact.attempt is not None and attempt < job.attempt
+        if is_stale and fact.kind not in _NEVER_STALE:
             return []
         made = _seen(state, job, fact)
         if attempt > job.attempt:
@@ -148,7 +151,7 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
@@ -174,7 +177,7 @@ def _opened(job: JobWatch, fact: Fact, now: int) -> list[Event]:
 
 
 def _after(job: JobWatch, attempt: int) -> JobWatch:
-    """Return the job as it stands once the newer attempt is open (the state itself evolves later)."""
+    """Return the job as it stands once the newer attempt is open."""
     return JobWatch(
         job.job,
         job.name,

@@ -19,7 +19,7 @@ OUT_OF_MEMORY = frozenset({"host.oom_kill", "k8s.oomkilled", "slurm.oom_step"})
 _SIGNAL_NAMES = {4: "illegal instruction", 6: "abort", 7: "bus error", 11: "segmentation fault"}
 _CLASS_OF_EXIT = {code: cls for cls, code in EXIT_OF_CLASS.items()}
 _EXCEPTION = re.compile(
-    r"^(?:\[[^\]]{0,40}\]:? ?)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault)\b"
+    r"^(?:\[[^\]]{0,40}\]:? ?)?[\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Fault)(?::|$)"
 )
 
 

@@ -120,8 +120,10 @@ class Hang:
     def _wait(self, node: _Node, now: int) -> float:
         # After a long evaluation the age still counts from the last step: the time in the
         # present kind of phase bounds what can be held against it.
-        age = float(node.beat.last_step_age_ms)
-        return max(0.0, min(age, float(now - node.phase_since)) if age >= 0 else 0.0)
+        in_phase = float(now - node.phase_since)
+        if not self.has_steps and node.beat.last_step_age_ms <= 0:
+            return in_phase  # no step yet: there is no age to speak of
+        return max(0.0, min(float(node.beat.last_step_age_ms), in_phase))
 
     def _limit(self, node: _Node, policy: Policy) -> float:
         greatest = max(self.gaps, default=0.0)

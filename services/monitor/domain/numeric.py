@@ -84,9 +84,9 @@ class LossSpike:
     A value is a hit when it exceeds the median of the last 128 accepted values by more than
     8 robust sigmas (1.4826 x MAD) and by 15 % of the median. Single hits ("blips") are ordinary:
     over 75 healthy recorded runs (310,257 steps) a limit of 6 sigmas gave 518 alarms, three of
-    five none, while the spike of the published BLOOM-176B run is found one step after its peak. Hits stay out of the
-    window, so that a spike does not raise its own baseline. More than five medians is critical
-    at once.
+    five none, while the spike of the published BLOOM-176B run is found one step after its peak.
+    Hits stay out of the window, so that a spike does not raise its own baseline. More than five
+    medians is critical at once.
     """
 
     window: MedianWindow
@@ -171,9 +171,9 @@ class LossSpike:
 class GradNorm:
     """A gradient norm of more than ten medians in two of three steps, after step 200.
 
-    In the published BLOOM-176B run the norm left its range four steps before the loss did; in 19,500
-    healthy recorded steps nothing was found. The first 200 steps are left out: norms fall by
-    orders of magnitude while the learning rate warms up.
+    In the published BLOOM-176B run the norm left its range four steps before the loss did; in
+    19,500 healthy recorded steps nothing was found. The first 200 steps are left out: norms fall
+    by orders of magnitude while the learning rate warms up.
     """
 
     window: MedianWindow

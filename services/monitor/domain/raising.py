@@ -130,9 +130,10 @@ def _event(kind: str, job: JobWatch, alert: Alert, attempt: int) -> Event:
 def _says_more(standing: Alert, trouble: Trouble) -> bool:
     if trouble.status is AlertStatus.OPENED:
         return False
-    if standing["status"] == AlertStatus.OPENED:
+    if str(standing["status"]) == AlertStatus.OPENED:
         return True
-    return SEVERITY_RANK[trouble.severity] > SEVERITY_RANK[standing["severity"]]
+    rank = SEVERITY_RANK[str(standing["severity"])]
+    return SEVERITY_RANK[trouble.severity] > rank
 
 
 def _next_episode(job: JobWatch, trouble: Trouble) -> int:
@@ -145,7 +146,8 @@ def _is_old_episode(job: JobWatch, trouble: Trouble) -> bool:
     known = job.episodes.get(key_of(trouble.kind, trouble.subject))
     if known is None or not trouble.episode:
         return False
-    return known[0] == trouble.attempt and trouble.episode <= known[1]
+    attempt, episode = int(known[0]), int(known[1])
+    return attempt == trouble.attempt and trouble.episode <= episode
 
 
 def _inhibitor(state: WatchState, job: JobWatch, trouble: Trouble) -> str | None:

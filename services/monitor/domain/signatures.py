@@ -162,8 +162,6 @@ def strongest(hits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
     Among equals the earliest wins; among equally early ones, the first.
     """
-    ranked = [
-        (_ROLE_RANK.get(Role(hit["role"]), 9), hit["at"], n)
-        for n, hit in enumerate(kept := list(hits))
-    ]
+    kept = list(hits)
+    ranked = [(_ROLE_RANK[Role(hit["role"])], hit["at"], n) for n, hit in enumerate(kept)]
     return kept[min(ranked)[2]] if ranked else None

@@ -40,11 +40,11 @@ class Blamed:
 class Straggler:
     """Compute time over the median of peers of the same pipeline stage, in 8 of 10 steps.
 
-    Above 1.15 in 8 of the last 10 steps, always the same rank (notice from 1.10, critical from 1.5).
-    On three recorded production traces this found the one bad rank and no other; 3 of 5 steps gave
-    22 false ones, and comparing across pipeline stages flagged whole stages, since the last stage
-    carries the loss and is slower by design. With fewer than four peers a median means little:
-    there a rank must exceed 1.3 times the fastest peer and 1.3 times its own earlier self.
+    Above 1.15 in 8 of the last 10 steps, always the same rank; notice from 1.10, critical from
+    1.5. On three recorded production traces this found the one bad rank and no other; 3 of 5
+    steps gave 22 false ones, and comparing across pipeline stages flagged whole stages, since the
+    last stage carries the loss and is slower by design. With fewer than four peers a median means
+    little: there a rank must exceed 1.3 times the fastest peer and 1.3 times its earlier self.
     Slow ranks on one node of several are that node's; slow ranks spread over nodes that make up
     more than a quarter of eight or more are an uneven load, not a machine.
     """
@@ -197,7 +197,8 @@ def attribute(
 
 def _fastest_other(values: Values) -> Values:
     ordered = np.sort(values)
-    return np.where(values == ordered[0], ordered[1], ordered[0])
+    others: Values = np.where(values == ordered[0], ordered[1], ordered[0])
+    return others
 
 
 def _called(who: Blamed) -> str:

@@ -1,0 +1,1 @@
+"""Where alerts are told: one module per way, and the doer that delivers each alert once."""
