@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from lineshaft.adapters.bus.select import bus as select_bus
@@ -25,6 +26,8 @@ LOCK = "lock"
 IDENTITY = "agent.json"
 TOMBSTONES = ("stopped.json", "launch-failed.json")
 _CLOSE_S = 5.0
+_LOCK_TRIES = 50
+_LOCK_WAIT_S = 0.02
 
 
 def main() -> int:
@@ -36,15 +39,22 @@ def main() -> int:
     except OrderError as error:
         sys.stderr.write(f"agent: {error}\n")
         return EXIT_OF_CLASS[FailureClass.CONFIG]
-    lock = os.open(order.node_folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.stderr.write("agent: another agent holds this node's lock\n")
-        return EXIT_FENCED
-    if not _is_first(order):
+    if not _takes_lock(order.node_folder / LOCK) or not _is_first(order):
         return EXIT_FENCED
     return asyncio.run(_run(order))
+
+
+def _takes_lock(path: Path) -> bool:
+    """Take the lock for life. Who only probes it holds it for a moment: so try for a while."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(_LOCK_WAIT_S)
+    sys.stderr.write("agent: another agent holds this node's lock\n")
+    return False
 
 
 def _is_first(order: Order) -> bool:

@@ -61,13 +61,6 @@ class Records:
             return True
         return False
 
-    async def may_commit(self) -> bool:
-        """Tell whether this attempt may keep something now; not knowing means no."""
-        try:
-            return not await asyncio.wait_for(self.is_fenced(), 8.0)
-        except (StoreUnavailable, OSError, TimeoutError):
-            return False
-
     async def flush(self, timeout_s: float) -> None:
         """Wait for reports under way, for ``timeout_s`` at most; what is left is restated later."""
         if self._reports:

@@ -26,12 +26,13 @@ from lineshaft.contracts.failures import (
 )
 from lineshaft.ports import Bus, Clock, Objects, StoreUnavailable
 from trainer.agent import procfs, starting
+from trainer.agent.answers import Answers
 from trainer.agent.desk import Desk
 from trainer.agent.ending import ask_ranks, end_all
 from trainer.agent.keeping import NotRecorded, Records, ended_key, started_key
 from trainer.agent.logs import AGENT_RANK, Logs
 from trainer.agent.order import Order
-from trainer.agent.progress import Finished, Progress, RankEnd, StopOrder
+from trainer.agent.progress import Progress, RankEnd, StopOrder
 from trainer.agent.relay import Relay
 from trainer.agent.stacks import HangWatch, Stacks
 from trainer.agent.staging import (
@@ -43,8 +44,7 @@ from trainer.agent.staging import (
     fill,
     loose,
 )
-from trainer.agent.watching import RankWatch
-from trainer.rank import NOT_EXECUTABLE, NOT_FOUND
+from trainer.agent.watching import CLASS_OF_EXIT, RankWatch, describe
 
 INTENT_FILE = "intent.json"
 _LOOK_S = 0.1
@@ -53,7 +53,6 @@ _FENCE_PATIENCE_MS = 60_000
 _PEERS_FAIL_TOO_MS = 200
 _KILL_MARGIN_MS = 2_000
 _REASON_CHARS_MAX = 400
-_CLASS_OF_EXIT = {code: failure for failure, code in EXIT_OF_CLASS.items()}
 _INFRASTRUCTURE = FailureClass.INFRASTRUCTURE
 
 
@@ -88,12 +87,8 @@ class Agent:
         self.stacks = Stacks(order, self.progress, objects, clock)
         self.hang = HangWatch(order, self.progress, self.stacks, clock)
         self.ranks = RankWatch(order, self.progress, clock)
-        answers = {
-            "may_commit": self._may_commit,
-            "committed": self._committed,
-            "finished": self._finished,
-        }
-        self.desk = Desk(self.progress, self.relay, answers, now=clock.now)
+        answers = Answers(order, self.progress, self.records)
+        self.desk = Desk(self.progress, self.relay, answers.by_question(), now=clock.now)
         self._starters: list[asyncio.subprocess.Process] = []
         self._stop_came = asyncio.Event()
         self._started: asyncio.Task[None] | None = None
@@ -180,7 +175,7 @@ class Agent:
         if code == 0:
             return None
         self.logs.look()
-        failure = _CLASS_OF_EXIT.get(code, _INFRASTRUCTURE)
+        failure = CLASS_OF_EXIT.get(code, _INFRASTRUCTURE)
         last = " | ".join(self.logs.last_lines(AGENT_RANK)[-3:])
         return Ending("failed", failure, f"preparation ended with exit code {code}: {last}")
 
@@ -250,7 +245,8 @@ class Agent:
         kept = [self._record_exit(end, is_root=end is bad[0]) for end in bad]
         await asyncio.gather(end_all(self.order, self.clock), *kept)
         self._look()
-        return Ending("failed", self._class_of(bad[0]), self._describe(bad[0]))
+        last = self.logs.last_lines(bad[0].rank)
+        return Ending("failed", self.ranks.class_of(bad[0]), describe(bad[0], last))
 
     async def _record_exit(self, end: RankEnd, *, is_root: bool) -> None:
         body = {
@@ -260,31 +256,13 @@ class Agent:
             "signal": end.signal,
             "last_lines": self.logs.last_lines(end.rank),
             "error": self.ranks.error_of(end.rank),
-            "class": self._class_of(end).value,
+            "class": self.ranks.class_of(end).value,
             "root": is_root,
             "last_step": self.progress.ranks[end.rank].last_step,
             "ended_at": end.at,
         }
         key = records.rank_exit(self.order.job, self.order.attempt, end.rank)
         await self.records.keep(key, "run.rank_exited", body)
-
-    def _class_of(self, end: RankEnd) -> FailureClass:
-        error = self.ranks.error_of(end.rank) or {}
-        if error.get("class") in set(FailureClass):
-            return FailureClass(error["class"])
-        if end.exit_code is None:
-            return _INFRASTRUCTURE
-        if self.order.is_script:
-            is_absent = end.exit_code in (NOT_FOUND, NOT_EXECUTABLE)
-            return FailureClass.CONFIG if is_absent else FailureClass.USER_CODE
-        return _CLASS_OF_EXIT.get(end.exit_code, FailureClass.USER_CODE)
-
-    def _describe(self, end: RankEnd) -> str:
-        how = f"exit code {end.exit_code}" if end.signal is None else f"signal {end.signal}"
-        if end.signal is None and end.exit_code is None:
-            how = "its watcher gone too"
-        last = next((ln for ln in reversed(self.logs.last_lines(end.rank)) if ln.strip()), "")
-        return f"rank {end.rank} ended with {how}" + (f": {last.strip()}" if last else "")
 
     async def _stop(self, stop: StopOrder) -> Ending:
         """Let the ranks save and end until the deadline, then end what is left."""
@@ -390,47 +368,6 @@ class Agent:
             await self.records.keep(ended_key(self.order), "run.ended", body)
         await self.records.flush(3.0)
         return ending.exit_code
-
-    # What the ranks ask.
-
-    async def _may_commit(self, _: Any) -> dict[str, Any]:
-        return {"ok": not self.progress.is_fenced and await self.records.may_commit()}
-
-    async def _committed(self, message: Any) -> dict[str, Any]:
-        refusal = await self._refusal()
-        if refusal is not None:
-            return refusal
-        step = int(message["step"])
-        body = {
-            "step": step,
-            "digest": str(message["digest"]),
-            "bytes": int(message["bytes"]),
-            "path": str(message["path"]),
-            "metrics": dict(message.get("metrics") or {}),
-        }
-        key = records.checkpoint(self.order.job, self.order.attempt, step)
-        try:
-            await self.records.keep(key, "run.checkpoint_committed", body)
-        except NotRecorded as error:
-            return {"ok": False, "reason": str(error)}
-        self.progress.last_checkpoint = step
-        return {"ok": True}
-
-    async def _finished(self, message: Any) -> dict[str, Any]:
-        refusal = await self._refusal()
-        if refusal is not None:
-            return refusal
-        self.progress.finished = Finished(str(message["folder"]), int(message["step"]))
-        return {"ok": True}
-
-    async def _refusal(self) -> dict[str, Any] | None:
-        try:
-            if not await asyncio.wait_for(self.records.is_fenced(), 8.0):
-                return None
-        except (StoreUnavailable, OSError, TimeoutError) as error:
-            return {"ok": False, "reason": f"the fence could not be looked for: {error}"}
-        self.progress.is_fenced = True
-        return {"ok": False, "fenced": True, "reason": "a newer attempt owns this job"}
 
     # Stops.
 

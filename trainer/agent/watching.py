@@ -5,14 +5,18 @@ takes no step of its own.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lineshaft.contracts.failures import EXIT_OF_CLASS, FailureClass
 from lineshaft.ports import Clock
 from trainer.agent import procfs
 from trainer.agent.order import Order
 from trainer.agent.progress import Progress, Rank, RankEnd
+from trainer.rank import NOT_EXECUTABLE, NOT_FOUND
 
+CLASS_OF_EXIT = {code: failure for failure, code in EXIT_OF_CLASS.items()}
 _LOOKS_UNTIL_VANISHED = 3
 
 
@@ -21,6 +25,7 @@ class RankWatch:
 
     def __init__(self, order: Order, progress: Progress, clock: Clock) -> None:
         self._folder = order.ranks_folder
+        self._is_script = order.is_script
         self._progress = progress
         self._clock = clock
         self._missed: dict[int, int] = {}
@@ -48,6 +53,18 @@ class RankWatch:
             return None
         return {key: said.get(key) for key in ("kind", "message", "traceback", "class")}
 
+    def class_of(self, end: RankEnd) -> FailureClass:
+        """Return whose an end is: the rank's own word, else by its code or signal."""
+        error = self.error_of(end.rank) or {}
+        if error.get("class") in set(FailureClass):
+            return FailureClass(error["class"])
+        if end.exit_code is None:
+            return FailureClass.INFRASTRUCTURE
+        if self._is_script:
+            is_absent = end.exit_code in (NOT_FOUND, NOT_EXECUTABLE)
+            return FailureClass.CONFIG if is_absent else FailureClass.USER_CODE
+        return CLASS_OF_EXIT.get(end.exit_code, FailureClass.USER_CODE)
+
     def _name(self, rank: Rank) -> None:
         body = _read(self._folder / f"rank-{rank.rank}.pids")
         if body is not None:
@@ -71,6 +88,15 @@ class RankWatch:
         self._missed[rank.rank] = missed
         if missed >= _LOOKS_UNTIL_VANISHED:
             rank.end = RankEnd(rank.rank, None, None, self._clock.now())
+
+
+def describe(end: RankEnd, last_lines: Sequence[str]) -> str:
+    """Say in one line how a rank ended."""
+    how = f"exit code {end.exit_code}" if end.signal is None else f"signal {end.signal}"
+    if end.signal is None and end.exit_code is None:
+        how = "its watcher gone too"
+    last = next((line for line in reversed(last_lines) if line.strip()), "")
+    return f"rank {end.rank} ended with {how}" + (f": {last.strip()}" if last else "")
 
 
 def _read(path: Path) -> dict[str, Any] | None:
