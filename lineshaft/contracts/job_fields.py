@@ -143,11 +143,8 @@ CHECKPOINT: Final = _record(
 
 EVALUATION: Final = _record(
     Field("suites", ListOf(_PATH, 0, 32), [], "paths of suite files inside a mount"),
-    Field("metric", Text(128), None, "the metric that decides, as task.metric"),
-    Field("mode", Choice(("max", "min")), "max", "which direction of metric is better"),
     Field("everySteps", _STEPS, None, "also evaluate while training"),
-    _later("earlyStopping"),
-    _later("gate"),
+    *(_later(name) for name in ("metric", "mode", "earlyStopping", "gate")),
 )
 
 SPEC: Final = _record(

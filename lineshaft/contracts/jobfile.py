@@ -124,6 +124,8 @@ def _explained(error: yaml.MarkedYAMLError, text: str, line: int | None) -> str:
     indent = re.match(r"\s*", lines[line - 1]) if line and line <= len(lines) else None
     if "tab" in problem or (indent is not None and "\t" in indent[0]):
         return "a tab indents this line; YAML is indented with spaces"
+    if "nesting depth" in problem:
+        return f"nested deeper than {limits.JOB_FILE_DEPTH_MAX}"
     if "mapping values are not allowed" in problem:
         return "a second ':' on this line, or wrong indentation; put texts that hold ': ' in quotes"
     if "expected key" in problem or "block end" in problem:
