@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lineshaft.adapters.clock import SystemClock
 from lineshaft.adapters.views.memory import MemoryViews
 from lineshaft.contracts import ids, manifest, records
 from lineshaft.contracts.events import Event, Fact
-from lineshaft.ports import Entry, Objects
+from lineshaft.ports import Clock, Entry, Objects
+from lineshaft.runtime.host import DeciderHost
 from services.registry.domain import commands, registering
 from services.registry.domain.decider import RegistryDecider, stream_of
 from services.registry.domain.models import Shelf
@@ -217,3 +219,45 @@ async def publish(objects: Objects, made: Mapping[str, Any], contents: Mapping[s
     for data in {ids.digest_of(data): data for data in contents.values()}.values():
         await objects.put(records.blob(ids.digest_of(data)), data)
     await objects.put(records.blob(manifest.digest(made)), manifest.encode(made))
+
+
+class RegistryShell:
+    """A registry without a bus: a real host on any journal, the projection done when asked."""
+
+    def __init__(self, journal: Any, objects: Any, clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.objects: Objects = objects
+        self.journal = journal
+        self.findings: list[tuple[str, str, str]] = []
+        self.host = DeciderHost(RegistryDecider(), journal, self.clock, holder="test")
+
+    def audit(self, kind: str, subject: str, status: str, summary: str) -> None:
+        """Remember a finding."""
+        self.findings.append((kind, subject, status))
+
+    async def __aenter__(self) -> "RegistryShell":
+        """Start the host."""
+        await self.host.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop it."""
+        await self.host.stop()
+
+    async def events(self, *kinds: str) -> list[Event]:
+        """All events of some kinds, over all streams."""
+        return [
+            event
+            for stream in RegistryDecider().streams()
+            async for entry in self.journal.read(stream, 0)
+            for event in entry.events
+            if event.kind in kinds
+        ]
+
+    async def views(self) -> MemoryViews:
+        """The read models of the whole journal."""
+        views, projector = MemoryViews(), RegistryProjector()
+        for stream in RegistryDecider().streams():
+            async for entry in self.journal.read(stream, 0):
+                await views.put(await projector.project(entry, views))
+        return views

@@ -207,7 +207,8 @@ class Fetcher:
             nonlocal came
             while jobs:
                 partial, part = jobs.pop()
-                came += await self._fetch_part(partial, part, count)
+                moved = await self._fetch_part(partial, part, count)
+                came += moved  # after the await: others count meanwhile
                 await partial.advance()
 
         try:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from lineshaft.contracts import events, manifest
+from lineshaft.contracts import manifest, times
 from lineshaft.ports import Objects, StoreUnavailable
 from lineshaft.runtime.rpc import RpcError
 from services.registry import blobs
@@ -115,8 +115,8 @@ def _time(text: str | None) -> int | None:
         return int(text)
     try:
         # In a query a bare "+" is a space.
-        return events.milliseconds(text.replace(" ", "+"))
-    except events.EventError as error:
+        return times.milliseconds(text.replace(" ", "+"))
+    except times.TimeError as error:
         raise RpcError("usage", f"'at': {error}", "such as 2026-01-31T12:00:00Z") from None
 
 

@@ -8,15 +8,14 @@ of the infrastructure is a finding and a later try, never the job's.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from lineshaft.contracts import limits, manifest
 from lineshaft.contracts.events import Event, Fact
-from lineshaft.ports import StoreUnavailable
+from lineshaft.ports import Clock, Objects, StoreUnavailable
 from lineshaft.runtime import observability
 from lineshaft.runtime.decider import OutcomeKind
-from lineshaft.runtime.host import NotLeader
-from lineshaft.runtime.service import Service
+from lineshaft.runtime.host import DeciderHost, NotLeader
 from services.registry.domain import models, registering
 from services.registry.domain.decider import stream_of
 from services.registry.examination import Candidate, Examiner, NotFit, registration, unread
@@ -34,10 +33,22 @@ class _Wait:
     until: int
 
 
+class Shell(Protocol):
+    """What the registrar uses of its service."""
+
+    clock: Clock
+    objects: Objects
+    host: DeciderHost
+
+    def audit(self, kind: str, subject: str, status: str, summary: str) -> None:
+        """Publish a finding, open or closed."""
+        ...
+
+
 class Registrar:
     """Works off the open candidates of the streams that this process leads."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Shell) -> None:
         self._service = service
         self._examiner = Examiner(service.objects)
         self._waits: dict[str, _Wait] = {}
