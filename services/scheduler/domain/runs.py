@@ -102,7 +102,9 @@ def rank_exited(work: Work, job: Job, fact: Fact) -> None:
     if data["exit_code"] == 0 and data["signal"] is None:
         return  # its node's own end says what that means
     summary = verdicts.describe_exit(data)
-    fault = Fault("rank_exited", summary, verdicts.class_of_exit(data), fact.at, node=node)
+    at = data.get("ended_at")
+    at = at if isinstance(at, int) else fact.at
+    fault = Fault("rank_exited", summary, verdicts.class_of_exit(data), at, node=node)
     if work.job(job).place in _LIVE:
         fail_attempt(work, job, Happening.RANK_EXITED, fault)
         return
@@ -128,7 +130,7 @@ def ended(work: Work, job: Job, fact: Fact) -> None:
     if node in work.run(job).gone or work.allows(job, happening) is None:
         return
     work.emit("pool.node_gone", {"node": node, "outcome": outcome}, job=job)
-    said = fact.data.get("reason") or f"the run failed on {node}"
+    said = fact.data.get("reason") or f"{outcome} on {node}"
     fault = Fault("node_failed", str(said)[:400], failure, fact.at, node=node)
     if is_bad and work.job(job).place in _LIVE:
         fail_attempt(work, job, happening, fault)
@@ -139,7 +141,9 @@ def ended(work: Work, job: Job, fact: Fact) -> None:
     run = work.run(job)
     if run.gone.keys() >= run.node_names:
         is_clean = all(how in _CLEAN for how in run.gone.values())
-        gone(work, job, how="every node's agent said so", is_clean=is_clean)
+        what = f"it was stopped without an order of the scheduler: {said}"
+        unasked = Fault("unasked", what[:400], FailureClass.INFRASTRUCTURE, fact.at)
+        gone(work, job, how="every node's agent said so", is_clean=is_clean, fault=unasked)
 
 
 def stopped(work: Work, job: Job, fact: Fact) -> None:
