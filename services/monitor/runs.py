@@ -23,6 +23,7 @@ from services.monitor.domain.observations import (
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.signatures import Signatures
 from services.monitor.domain.state import JobWatch
+from services.monitor.domain.table import ClosedStep
 from services.monitor.domain.watch import Watch, judge_step, new_watch, observe
 
 RUNS_MAX = 4_096
@@ -53,10 +54,7 @@ class Run:
         """Let the watch see a sample; curves and progress grow with what it closed."""
         made = observe(self.watch, sample, now, policy)
         for closed in self.watch.closed:
-            self.progress.add(closed)
-            for name, point in points_of(closed):
-                self.curves.add(name, point)
-                self.unflushed.add(name, point)
+            self._draw(closed)
         if isinstance(sample, StepRows):
             for metric in sample.metrics:
                 self.curves.add_metric(metric)
@@ -67,10 +65,14 @@ class Run:
         """Take in the steps that still wait for a rank: none will come."""
         for closed in self.watch.table.rest():
             list(judge_step(self.watch, closed, policy))
-            self.progress.add(closed)
-            for name, point in points_of(closed):
-                self.curves.add(name, point)
-                self.unflushed.add(name, point)
+            self._draw(closed)
+
+    def _draw(self, closed: ClosedStep) -> None:
+        points = list(points_of(closed))
+        self.progress.add(closed, points)
+        for name, point in points:
+            self.curves.add(name, point)
+            self.unflushed.add(name, point)
 
     def keep_lines(self, node: str, lines: Sequence[LogLine], most: int) -> None:
         """Hold the newest lines of a node until they are in a segment."""

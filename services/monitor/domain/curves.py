@@ -147,13 +147,13 @@ class Progress:
     step_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_THROUGHPUT_STEPS))
     rates: dict[str, deque[float]] = field(default_factory=dict)
 
-    def add(self, closed: ClosedStep) -> None:
-        """Take a whole step."""
+    def add(self, closed: ClosedStep, points: Iterable[tuple[str, Point]]) -> None:
+        """Take a whole step, and what it adds to the curves."""
         self.last_step = max(self.last_step, closed.step)
         step_ms = closed.most("step_ms")
         if step_ms > 0:
             self.step_ms.append(step_ms)
-        for name, point in points_of(closed):
+        for name, point in points:
             if name.endswith("_per_s"):
                 self.rates.setdefault(name, deque(maxlen=_THROUGHPUT_STEPS)).append(point[1])
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lineshaft.contracts import ids, limits
-from lineshaft.contracts.alerts import AlertStatus, Severity, partition_of
+from lineshaft.contracts.alerts import Action, AlertStatus, Severity, partition_of
 from lineshaft.contracts.events import NOT_APPLICABLE, Event, Fact
 from services.monitor.domain import commands, exits, state
 from services.monitor.domain.diagnosis import Diagnosis, explain_observation
@@ -280,7 +280,8 @@ def _of_observation(
         standing = job.open_alert(data["kind"], data["subject"])
         if standing is None or standing["last_episode"] != data["episode"]:
             return []
-        return [resolve(job, standing, reason=data["summary"], actor="monitor", now=now)]
+        made = [resolve(job, standing, reason=data["summary"], actor="monitor", now=now)]
+        return made + _of_sight(job, fact, is_seen=True)
     seen = _observation(data, fact.at, phase)
     attempt = fact.attempt or 0
     trouble = Trouble(
@@ -296,10 +297,35 @@ def _of_observation(
         seen.episode,
     )
     made = raise_alert(state_, job, trouble, now)
+    if made and phase is Phase.OPENED:
+        made += _of_sight(job, fact, is_seen=False)
     if made and phase is Phase.CONFIRMED:
         found = explain_observation(seen)
         made += diagnosed(job, found, attempt) if found else []
     return made
+
+
+def _of_sight(job: JobWatch, fact: Fact, *, is_seen: bool) -> list[Event]:
+    """Say that a node went out of sight, or that the last one of those is heard again.
+
+    These two may repeat within an attempt, so their subject names the episode.
+    """
+    data = fact.data
+    others = [a for a in job.alerts.values() if a["kind"] == "node_lost"]
+    is_last = all(a["subject"] == data["subject"] for a in others)
+    if data["kind"] != "node_lost" or (is_seen and not is_last):
+        return []
+    found = Diagnosis(
+        what="observed" if is_seen else "unobserved",
+        subject=f"{data['subject']}.{data['episode']}",
+        failure_class=None,
+        action=Action.NOTE,
+        summary=data["summary"],
+        advice="Nothing is stopped on silence alone.",
+        evidence=data["evidence"],
+        node=data["subject"].removeprefix("node-"),
+    )
+    return diagnosed(job, found, fact.attempt or 0)
 
 
 def diagnosed(job: JobWatch, found: Diagnosis, attempt: int) -> list[Event]:

@@ -4,6 +4,7 @@
 ranks that ever reported are there, or when later steps show that the rest will not come.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,11 +27,31 @@ _ROW = np.dtype(DTYPE)
 
 @dataclass(frozen=True, slots=True)
 class ClosedStep:
-    """One optimiser step over all ranks that reported it. NaN: not reported."""
+    """One optimiser step over all ranks that reported it. NaN: not reported.
+
+    The aggregates over ranks are made once, because every rule and curve asks for them; they
+    are over finite values, NaN where no rank reported one.
+    """
 
     step: int
     ranks: NDArray[np.int64]
     values: Values  # (ranks, fields)
+    _means: list[float]
+    _mosts: list[float]
+    _totals: list[float]
+
+    @classmethod
+    def of_ranks(cls, step: int, ranks: NDArray[np.int64], values: Values) -> "ClosedStep":
+        """Return a step with its aggregates; ``values`` is by rank and field."""
+        finite = np.isfinite(values)
+        counts = finite.sum(axis=0).tolist()
+        sums = np.where(finite, values, 0.0).sum(axis=0).tolist()
+        greatest = np.where(finite, values, -np.inf).max(axis=0, initial=-np.inf).tolist()
+        nan = math.nan
+        means = [total / count if count else nan for total, count in zip(sums, counts, strict=True)]
+        mosts = [most if count else nan for most, count in zip(greatest, counts, strict=True)]
+        totals = [total if count else nan for total, count in zip(sums, counts, strict=True)]
+        return cls(step, ranks, values, means, mosts, totals)
 
     def of(self, name: str) -> Values:
         """Return a field of all ranks, in the order of ``ranks``."""
@@ -39,18 +60,15 @@ class ClosedStep:
 
     def mean(self, name: str) -> float:
         """Return the mean over the ranks that reported a finite value, else NaN."""
-        finite = self.of(name)[np.isfinite(self.of(name))]
-        return float(finite.mean()) if len(finite) else float("nan")
+        return self._means[_COLUMN[name]]
 
     def most(self, name: str) -> float:
         """Return the greatest finite value, else NaN."""
-        finite = self.of(name)[np.isfinite(self.of(name))]
-        return float(finite.max()) if len(finite) else float("nan")
+        return self._mosts[_COLUMN[name]]
 
     def total(self, name: str) -> float:
         """Return the sum over the ranks that reported, or NaN when none did."""
-        finite = self.of(name)[np.isfinite(self.of(name))]
-        return float(finite.sum()) if len(finite) else float("nan")
+        return self._totals[_COLUMN[name]]
 
 
 @dataclass(slots=True)
@@ -139,4 +157,4 @@ class StepTable:
         order = np.argsort(ranks)
         self._steps[slot] = _EMPTY
         self.closed_to = max(self.closed_to, step)
-        return ClosedStep(step, ranks[order], self._values[slot, chosen[order]].copy())
+        return ClosedStep.of_ranks(step, ranks[order], self._values[slot, chosen[order]])
