@@ -30,6 +30,7 @@ from lineshaft.ports import (
 PUBLISH_TIMEOUT_S = 3.0
 JETSTREAM_TIMEOUT_S = 2.0
 REQUESTS_AT_ONCE_MAX = 64
+FINISH_WAIT_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +71,9 @@ class _Served:
             with suppress(nats.errors.Error, TimeoutError, OSError):
                 await asyncio.wait_for(self.subscription.drain(), 2)
         if self.running:
-            await asyncio.wait(self.running, timeout=5)
+            _, late = await asyncio.wait(self.running, timeout=FINISH_WAIT_S)
+            for task in late:
+                task.cancel()
 
 
 class NatsBus:
