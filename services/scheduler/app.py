@@ -36,7 +36,7 @@ def build(
         policy=policy,
         driver=subscribers.bind,
     )
-    chosen = launcher or SubprocessLauncher(settings, opened.objects, opened.bus, opened.clock)
+    chosen = launcher or SubprocessLauncher(settings, opened.objects, opened.clock)
     doer = LaunchDoer(service, chosen, decider.streams())
     handlers.register(service, doer, policy, settings.pool)
     service.host.add_listener(doer.wake)
