@@ -67,10 +67,8 @@ def with_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any
     there = made["spec"]
     *folders, last = path.split(".")
     for name in folders:
-        if name.endswith("[]"):
-            there = there[name[:-2]][0]
-        else:
-            there = there.setdefault(name, {})
+        is_list = name.endswith("[]")
+        there = there[name[:-2]][0] if is_list else there.setdefault(name, {})
     there[last] = value
     return made
 

@@ -80,9 +80,6 @@ def resolved(
         "precision": precision(job),
         "tokenizer": _found(paths, "spec.tokenizer", spec["tokenizer"]),
         "gradient_checkpointing": is_checkpointing,
-        "suites": _suites(job, paths),
-        "command": _command(job, paths),
-        "working_dir": _found(paths, "spec.workingDir", spec["workingDir"]),
     }
 
 
@@ -98,6 +95,8 @@ def final_spec(job: TrainingJob, observed: Mapping[str, Any], *, team: str) -> d
         spec[name] = _found(paths, f"spec.{name}", spec[name])
     if spec["evaluation"]:
         spec["evaluation"]["suites"] = _suites(job, paths)
+    for index, word in enumerate(spec["command"] or []):
+        spec["command"][index] = _found(paths, f"spec.command[{index}]", word)
     if isinstance(spec["model"], str):
         spec["model"] = _found(paths, "spec.model", spec["model"])
     return spec
@@ -131,11 +130,3 @@ def _suites(job: TrainingJob, paths: Mapping[str, Any]) -> list[Any]:
     return [
         _found(paths, f"spec.evaluation.suites[{index}]", path) for index, path in enumerate(suites)
     ]
-
-
-def _command(job: TrainingJob, paths: Mapping[str, Any]) -> list[Any] | None:
-    if job.spec["command"] is None:
-        return None
-    words = [*job.spec["command"]]
-    named = [_found(paths, f"spec.command[{index}]", word) for index, word in enumerate(words)]
-    return [*named, *job.spec["args"]]
