@@ -184,6 +184,10 @@ class Pool:
         """Return the kinds of the job's public events."""
         return [e.kind for _, e in self.journal if e.subject == job and e.is_public]
 
+    def told(self, kind: str) -> list[Event]:
+        """Return the events of a kind."""
+        return [event for _, event in self.journal if event.kind == kind]
+
     def replayed(self) -> PoolState:
         """Return the state that the journal alone makes."""
         state = self.decider.initial(STREAM)

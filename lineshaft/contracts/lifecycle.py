@@ -131,6 +131,9 @@ _FAULT = Transition(
     (_P.AWAITING_GONE, _P.DRAINING),
     "awaiting_gone while a budget is left for it, else draining towards Failed",
 )
+_NO_LAUNCH = Transition(
+    (_P.BACKING_OFF, _P.HELD, _P.FAILED), "by its class and budget; nothing of it lives"
+)
 _EVERY_TIMER = (
     _H.START_OVERDUE,
     _H.STOP_OVERDUE,
@@ -198,15 +201,16 @@ def _running(place: Place) -> dict[Happening, Rule]:
         place,
         {
             _H.LAUNCHED: Ignore("implied: it runs"),
-            _H.LAUNCH_FAILED: Ignore("it runs: some agent did start"),
+            _H.LAUNCH_FAILED: _NO_LAUNCH,
             **_same(place, (_H.NOTED,), "kept with the job"),
             _H.STARTED: Transition((_P.RUNNING,)),
             _H.CHECKPOINT: Transition((_P.RUNNING,), "remembered as a place to resume from"),
             **dict.fromkeys((_H.RANK_EXITED, _H.NODE_FAILED, _H.FAULT, _H.FATAL, _H.HOLD), _FAULT),
             _H.NODE_ENDED: Transition((place,), "until the other nodes ended"),
             _H.GONE: Transition(
-                (place, _P.AWAITING_GONE, _P.DRAINING),
-                "stays if all ended well (the completion record may be on its way); else a fault",
+                (place, _P.PENDING, _P.AWAITING_GONE, _P.DRAINING),
+                "stays if all ended well (the completion record may be on its way); Pending if "
+                "its agents were stopped from outside; else a fault",
             ),
             _H.COMPLETED: Transition((_P.FINISHING, _P.SUCCEEDED), "Succeeded if all are gone"),
             _H.UNSEEN: Transition((_P.UNOBSERVED,)),
@@ -263,9 +267,6 @@ def _launching() -> dict[Happening, Rule]:
             _H.NOTED: Transition((place,), "kept with the job"),
             _H.UNSEEN: Ignore("it has not started"),
             _H.NODE_LOST: Transition((place,), "the start's timer decides"),
-            _H.LAUNCH_FAILED: Transition(
-                (_P.BACKING_OFF, _P.HELD, _P.FAILED), "by its class and budget"
-            ),
             _H.CANCEL: Transition((_P.WITHDRAWING,)),
             _H.SUSPEND: Transition((_P.WITHDRAWING,)),
             _H.RUNTIME_SPENT: Transition((_P.WITHDRAWING,), "as cancel"),
@@ -282,7 +283,7 @@ def _finishing() -> dict[Happening, Rule]:
         _ignored(_OF_A_LIVE_RUN, late),
         _ignored(_EVIDENCE, late),
         {
-            _H.GONE: Transition((_P.SUCCEEDED,)),
+            **dict.fromkeys((_H.GONE, _H.LAUNCH_FAILED), Transition((_P.SUCCEEDED,))),
             _H.COMPLETED: Ignore("it was recorded before"),
             **_ignored((_H.CANCEL, _H.SUSPEND, _H.RESUME), late),
             **_same(place, (_H.FINISH_OVERDUE,), "its remaining processes are stopped"),

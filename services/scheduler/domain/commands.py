@@ -11,7 +11,7 @@ from lineshaft.contracts.events import Event, Fact
 from lineshaft.contracts.failures import StopIntent
 from lineshaft.contracts.lifecycle import Happening, Place
 from lineshaft.runtime.decider import FactRefused
-from services.scheduler.domain.endings import gone, stop_for
+from services.scheduler.domain.endings import Gone, gone, stop_for
 from services.scheduler.domain.state import Job
 from services.scheduler.domain.work import Work
 
@@ -159,7 +159,7 @@ def confirm_gone(work: Work, fact: Fact) -> None:
         raise FactRefused(f"{job.id}: attempt {data['attempt']} is known to be gone already")
     if job.run.stop is None:
         raise FactRefused(f"{job.id}: attempt {data['attempt']} is not being stopped")
-    gone(work, job, how=f"the word of {data['actor']}", is_clean=False)
+    gone(work, job, Gone(f"the word of {data['actor']}"))
 
 
 def release_node(work: Work, fact: Fact) -> None:
@@ -177,5 +177,5 @@ def release_node(work: Work, fact: Fact) -> None:
             gone_here = {"node": node.name, "outcome": "released"}
             work.emit("pool.node_gone", gone_here, job=job)
         if work.run(job).gone.keys() >= run.node_names:
-            gone(work, job, how=f"the word of {data['actor']}", is_clean=False)
+            gone(work, job, Gone(f"the word of {data['actor']}"))
     work.emit("pool.released", {"node": node.name, "actor": data["actor"]})

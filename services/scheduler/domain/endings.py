@@ -4,6 +4,7 @@ An attempt is over only when every process of it is confirmed gone. Until then i
 leased and nothing else of the job is launched.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from lineshaft.contracts.failures import Budget, FailureClass, StopIntent
@@ -70,22 +71,33 @@ def _of_retry(job: Job, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def gone(work: Work, job: Job, *, how: str, is_clean: bool, fault: Fault | None = None) -> None:
-    """Act on the proof that every process of the current attempt is gone.
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What proves that a run is gone, and how it went.
 
-    ``how`` says what proves it; ``is_clean``: every node's agent said that its ranks ended well.
-    ``fault`` is what counts as the cause when nothing else is known.
+    ``is_clean``: every node's agent said that its ranks ended well. ``fault`` is what counts as
+    the cause when nothing else is known. ``unasked`` says who stopped it, when its agents were
+    stopped from outside and not by an order of ours: that is nobody's failure.
     """
+
+    how: str
+    is_clean: bool = False
+    fault: Fault | None = None
+    unasked: str = ""
+
+
+def gone(work: Work, job: Job, proof: Gone) -> None:
+    """Act on the proof that every process of the current attempt is gone."""
     job = work.job(job)
     if work.run(job).is_gone or work.allows(job, Happening.GONE) is None:
         return
-    work.emit("pool.run_gone", {"how": how}, job=job)
+    work.emit("pool.run_gone", {"how": proof.how}, job=job)
     work.timers(job, stop=None, finish=None)
     work.close_finding(_subject(job), job=job)
-    _settle(work, work.job(job), is_clean=is_clean, fault=fault)
+    _settle(work, work.job(job), proof)
 
 
-def _settle(work: Work, job: Job, *, is_clean: bool, fault: Fault | None) -> None:
+def _settle(work: Work, job: Job, proof: Gone) -> None:
     """Decide what a job does whose attempt has gone entirely."""
     run = work.run(job)
     if job.place is Place.FINISHING:
@@ -94,12 +106,15 @@ def _settle(work: Work, job: Job, *, is_clean: bool, fault: Fault | None) -> Non
         conclude_stop(work, job, Happening.GONE)
     elif run.faults:
         await_diagnosis(work, job)
-    elif is_clean:
+    elif proof.unasked:
+        work.clear_timers(job)
+        work.move(job, Happening.GONE, Place.PENDING, reason=proof.unasked)
+    elif proof.is_clean:
         work.timers(job, start=None, completion=work.now + work.policy.completion_wait_ms)
     else:
         lost = "its processes ended without a stop order and without a record of why"
         unknown = Fault("vanished", lost, FailureClass.INFRASTRUCTURE, work.now)
-        fail_attempt(work, job, Happening.GONE, fault or unknown)
+        fail_attempt(work, job, Happening.GONE, proof.fault or unknown)
 
 
 def _subject(job: Job) -> str:

@@ -112,6 +112,10 @@ def place_waiting(work: Work) -> None:
     for found in walk(work.state, work.policy):
         if found.why != "fits":
             continue
+        if found.job.launches >= work.policy.attempts_max:
+            reason = f"{found.job.launches} attempts were launched; held for a person"
+            work.move(found.job, Happening.HOLD, Place.HELD, reason=reason)
+            continue
         if placed >= work.policy.placements_per_decision_max:
             if not work.state.is_pass_owed:
                 work.emit("pool.pass_owed", {"is_owed": True})

@@ -13,6 +13,7 @@ from lineshaft.contracts.lifecycle import Happening, Place
 from lineshaft.runtime.decider import FactRefused
 from services.scheduler.domain import verdict as verdicts
 from services.scheduler.domain.endings import (
+    Gone,
     await_diagnosis,
     conclude_stop,
     decide_failure,
@@ -42,6 +43,9 @@ def launch_failed(work: Work, job: Job, fact: Fact) -> None:
         return
     reason = f"it could not be launched: {fact.data['reason']}"
     work.emit("pool.run_gone", {"how": reason}, job=job)
+    if work.job(job).place is Place.FINISHING:
+        succeed(work, work.job(job), Happening.LAUNCH_FAILED)
+        return
     if run.stop is not None and run.stop.intent is not StopIntent.FAULT:
         conclude_stop(work, work.job(job), Happening.LAUNCH_FAILED)
         return
@@ -141,9 +145,13 @@ def ended(work: Work, job: Job, fact: Fact) -> None:
     run = work.run(job)
     if run.gone.keys() >= run.node_names:
         is_clean = all(how in _CLEAN for how in run.gone.values())
-        what = f"it was stopped without an order of the scheduler: {said}"
-        unasked = Fault("unasked", what[:400], FailureClass.INFRASTRUCTURE, fact.at)
-        gone(work, job, how="every node's agent said so", is_clean=is_clean, fault=unasked)
+        is_unasked = outcome == "stopped" and {"failed", "fenced"}.isdisjoint(run.gone.values())
+        proof = Gone(
+            "every node's agent said so",
+            is_clean=is_clean,
+            unasked=_unasked(said) if is_unasked else "",
+        )
+        gone(work, job, proof)
 
 
 def stopped(work: Work, job: Job, fact: Fact) -> None:
@@ -156,13 +164,18 @@ def stopped(work: Work, job: Job, fact: Fact) -> None:
     what = f"an agent vanished and its ranks with it: {fact.data['reason']}"
     lost = Fault("agent_lost", what, FailureClass.INFRASTRUCTURE, fact.at)
     is_lost = fact.data["intent"] == "lost"
-    gone(
-        work,
-        job,
-        how=f"launcher: {fact.data['reason']}",
+    is_unasked = fact.data["intent"] == StopIntent.MIGRATE
+    proof = Gone(
+        f"launcher: {fact.data['reason']}",
         is_clean=is_clean,
         fault=lost if is_lost else None,
+        unasked=_unasked(fact.data["reason"]) if is_unasked else "",
     )
+    gone(work, job, proof)
+
+
+def _unasked(said: Any) -> str:
+    return f"it was stopped from outside ({str(said)[:300]}) and goes on"
 
 
 def completed(work: Work, job: Job, fact: Fact) -> None:

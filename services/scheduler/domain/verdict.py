@@ -81,13 +81,14 @@ def class_of_exit(data: Mapping[str, Any]) -> FailureClass | None:
     return _CLASS_OF_EXIT.get(data["exit_code"], FailureClass.USER_CODE)
 
 
-_WEIGHT = {"diagnosed": 0, "node_failed": 2}
+_WEIGHT = {"launch_failed": -1, "diagnosed": 0, "node_failed": 2}
 
 
 def root_of(faults: Sequence[Fault]) -> Fault:
     """Return the evidence that counts as the cause.
 
-    A diagnosis that asks for something outranks the rest, and a node's summary comes last; then
+    A launch that failed outranks what it left half a gang to say, a diagnosis that asks for
+    something outranks the rest, and a node's summary comes last; then
     the earliest, since the first rank to go takes its peers along (of two at once, the one that
     was killed takes the other).
     """

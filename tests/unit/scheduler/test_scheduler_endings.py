@@ -212,6 +212,49 @@ def test_a_vanished_agent_is_a_fault():
     assert "an agent vanished" in pool.job().reason
 
 
+def test_a_stop_from_outside_is_nobodys_failure():
+    """A platform that goes down stops its runs; they go on afterwards, without a charge."""
+    for tell in (
+        lambda pool: pool.ended(outcome="stopped"),
+        lambda pool: pool.stopped(intent="migrate"),
+    ):
+        pool = a_running_job(a_pool())
+        pool.checkpoint(step=12)
+        tell(pool)
+        assert pool.place() is Place.LAUNCHING
+        assert pool.job().used == {}
+        assert pool.orders()[-1]["resume"]["step"] == 12
+        assert any("stopped from outside" in e.data["reason"] for e in pool.told("job.queued"))
+
+
+def test_attempts_are_bounded_whatever_ends_them():
+    """A job that is stopped from outside again and again is held, and a person lets it go on."""
+    pool = a_pool(attempts_max=3)
+    pool.admit()
+    for attempt in (1, 2, 3):
+        pool.ended(attempt=attempt, outcome="stopped")
+    assert pool.place() is Place.HELD
+    assert pool.job().attempt == 3
+    pool.command("resume")
+    assert pool.place() is Place.LAUNCHING
+
+
+def test_half_a_gang_is_no_launch():
+    """A node that never came up is the platform's fault, whatever its peers made of it."""
+    pool = a_pool({"n0": 2, "n1": 2})
+    pool.admit(nodes=2)
+    pool.started(node="n0")
+    pool.rank_exited(node="n0", rank=0, signal=None, exit_code=1, lines=("no peer came",))
+    pool.launch_failed()
+    assert pool.place() is Place.BACKING_OFF
+    assert pool.job().used == {Budget.PLATFORM: 1}
+    pool = a_pool({"n0": 2, "n1": 2})
+    pool.admit(nodes=2)
+    pool.started(node="n0")
+    pool.launch_failed()
+    assert pool.place() is Place.BACKING_OFF
+
+
 def test_nothing_is_launched_while_the_last_attempt_may_live():
     """A stop that overruns is a finding; the slots stay leased until a person gives their word."""
     pool = a_running_job(a_pool())
