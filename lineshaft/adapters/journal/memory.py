@@ -33,6 +33,7 @@ class MemoryJournal:
         self._streams: dict[str, _Stream] = {}
         self._marks: dict[str, tuple[str, int]] = {}
         self._followers = Followers()
+        self._peers = [self._followers]
         self._failures: list[_Failure] = []
         self._is_closed = False
 
@@ -42,9 +43,11 @@ class MemoryJournal:
         return self._is_closed
 
     def reopen(self) -> "MemoryJournal":
-        """Return a new journal over the same content, as after a restart."""
+        """Return another journal over the same content, as of another process or a restart."""
         made = MemoryJournal()
         made._streams, made._marks = self._streams, self._marks
+        made._peers = self._peers
+        made._peers.append(made._followers)
         return made
 
     def fail_next(
@@ -121,6 +124,8 @@ class MemoryJournal:
     async def aclose(self) -> None:
         """End the followers; every later call raises ``StoreUnavailable``."""
         self._is_closed = True
+        if self._followers in self._peers:
+            self._peers.remove(self._followers)
         self._followers.end(StoreUnavailable("the journal is closed"))
 
     def _append(self, entry: Entry, body: str) -> Appended:
@@ -134,7 +139,8 @@ class MemoryJournal:
         held.bodies.append((entry, body))
         held.causes.update(dict.fromkeys(keys, entry.seq))
         self._streams[entry.stream] = held
-        self._followers.grown({entry.stream: entry.seq})
+        for followers in self._peers:
+            followers.grown({entry.stream: entry.seq})
         return Appended(AppendStatus.OK)
 
     def _check_open(self) -> None:

@@ -90,3 +90,13 @@ async def test_what_a_reader_changes_changes_nothing_stored(journal):
     entry.events[0].data["names"].append("y")
     [again] = await all_of(journal.read("a", 0))
     assert again.events[0].data == {"names": ["x"]}
+
+
+async def test_a_follower_sees_what_another_opening_appends(open_journal):
+    """Two openings in one process are as two processes."""
+    one, other = open_journal(), open_journal()
+    for seq in range(1, 4):
+        following = asyncio.create_task(some_of(one.read("a", seq - 1, follow=True), 1))
+        await asyncio.sleep(0)
+        await other.append([an_entry("a", seq)])
+        assert [e.seq for e in await following] == [seq]

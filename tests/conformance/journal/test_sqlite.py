@@ -74,18 +74,6 @@ async def test_a_follower_sees_the_entries_of_another_process(file):
     await journal.aclose()
 
 
-async def test_a_follower_sees_another_journal_on_the_file(file):
-    """Two journals in one process are as two processes."""
-    one, other = SqliteJournal(file), SqliteJournal(file)
-    for seq in range(1, 4):
-        following = asyncio.create_task(some_of(one.read("a", seq - 1, follow=True), 1))
-        await asyncio.sleep(0)
-        await other.append([an_entry("a", seq)])
-        assert [e.seq for e in await following] == [seq]
-    await one.aclose()
-    await other.aclose()
-
-
 async def fill_until_full(journal: SqliteJournal) -> int:
     for done in range(200):
         try:
