@@ -72,7 +72,7 @@ async def run(plan: list[Any]) -> None:
 
 
 async def check(journal: MemoryJournal, host: Any, given_ids: dict[str, int]) -> None:
-    """Each fact counts once; entries are whole; a replay and a second host agree."""
+    """Each fact counts once, decided on what was committed before it; a replay agrees."""
     seen: list[str] = []
     decider = Ledger(3)
     for stream in decider.streams():
@@ -85,6 +85,9 @@ async def check(journal: MemoryJournal, host: Any, given_ids: dict[str, int]) ->
                 added = [e for e in events_of_cause(entry, cause) if e.kind == "ledger.added"]
                 assert [e.data["by"] for e in added] == [cause]
         assert replayed.state == host.state(stream)
+        decided_on = [int(e.data["reason"]) for n in entries for e in n.events if e.is_public]
+        amounts = [given_ids[by] for by in replayed.state["seen"]]
+        assert decided_on == [sum(amounts[: n + 1]) for n in range(len(amounts))]
         seen += host.state(stream)["seen"]
     assert sorted(seen) == sorted(given_ids)
     assert sum(host.state(s)["total"] for s in decider.streams()) == sum(given_ids.values())
