@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from lineshaft.adapters.journal.sqlite import SqliteJournal
-from lineshaft.adapters.sqlite.file import NetworkFileSystem, StoreCorrupt, refuse_network
+from lineshaft.adapters.sqlite.file import (
+    FileKind,
+    NetworkFileSystem,
+    StoreCorrupt,
+    open_file,
+    refuse_network,
+)
 from lineshaft.ports import AppendStatus, StorageFull, StoreUnavailable
 from tests.builders_stores import a_process, a_small_disk, all_of, an_entry, some_of
 
@@ -214,6 +220,15 @@ def test_a_network_file_system_is_refused(folder):
 def test_a_local_file_system_is_taken(folder):
     """The deepest mount point decides, by whole names."""
     refuse_network(Path(folder), MOUNTS)
+
+
+def test_commits_are_synchronous(file):
+    """An acknowledged entry survives the loss of power: NORMAL would lose it in WAL mode."""
+    connection = open_file(file, FileKind("journal", 1, 1, ("CREATE TABLE t (x)",)))
+    asked = ("journal_mode", "synchronous", "application_id", "user_version")
+    told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+    assert told == ["wal", 2, 1, 1]
+    connection.close()
 
 
 async def test_many_appends_share_commits(file):

@@ -1,0 +1,88 @@
+"""How many appends a second the SQLite journal makes durable, beside a bare fsync.
+
+Run with ``python -m benchmarks.journal_appends [folder]``. Both are measured in the same run on
+the same disk; the ratios are what counts, not the numbers of one machine.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lineshaft.adapters.journal.sqlite import SqliteJournal
+from lineshaft.contracts.events import Event
+from lineshaft.ports import Entry
+
+ROUNDS = 300
+BODY = {"state": "queued", "reason": "waits for a node", "actor": "scheduler", "note": "x" * 400}
+
+
+def an_entry(stream: str, seq: int) -> Entry:
+    """One decision about one job."""
+    event = Event("job.queued", BODY, subject="j-1", pool="default", team="research")
+    return Entry(stream, seq, f"{stream}:{seq}", seq, (f"cause:{stream}:{seq}",), (event,))
+
+
+def bare_fsync_ms(folder: Path) -> list[float]:
+    """Write 4 KiB behind the last and sync, as often as the journal is asked to append."""
+    spent = []
+    with (folder / "bare").open("wb", buffering=0) as file:
+        for _ in range(ROUNDS):
+            file.write(b"x" * 4096)
+            begun = time.perf_counter()
+            os.fdatasync(file.fileno())
+            spent.append((time.perf_counter() - begun) * 1000)
+    return spent
+
+
+async def alone_ms(journal: SqliteJournal) -> list[float]:
+    """One append after the other."""
+    spent = []
+    for seq in range(1, ROUNDS + 1):
+        begun = time.perf_counter()
+        await journal.append([an_entry("alone", seq)])
+        spent.append((time.perf_counter() - begun) * 1000)
+    return spent
+
+
+async def together_per_s(journal: SqliteJournal, writers: int) -> float:
+    """As many callers as ``writers``, each on a stream of its own."""
+
+    async def write(stream: str) -> None:
+        for seq in range(1, 41):
+            await journal.append([an_entry(stream, seq)])
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(write(f"{writers}/{n}") for n in range(writers)))
+    return writers * 40 / (time.perf_counter() - begun)
+
+
+async def main(folder: Path) -> None:
+    """Measure and print."""
+    bare = bare_fsync_ms(folder)
+    journal = SqliteJournal(folder / "bench.journal.db")
+    await journal.append([an_entry("warm", 1)])
+    spent = sorted(await alone_ms(journal))
+    # Half before and half after, for a disk's mood changes.
+    fsync = statistics.median(bare + bare_fsync_ms(folder))
+    p50, p99 = statistics.median(spent), spent[int(len(spent) * 0.99)]
+    print(f"bare fsync            {fsync:8.3f} ms")
+    print(f"append alone, p50     {p50:8.3f} ms   {p50 / fsync:6.2f} x fsync")
+    print(f"append alone, p99     {p99:8.3f} ms   {p99 / fsync:6.2f} x fsync")
+    for writers in (1, 8, 64, 256):
+        rate = await together_per_s(journal, writers)
+        print(
+            f"{writers:4d} writers          {rate:8.0f} /s   {rate * fsync / 1000:6.2f} per fsync"
+        )
+    await journal.aclose()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(main(Path(sys.argv[1])))
+    else:
+        with tempfile.TemporaryDirectory(dir=".") as made:
+            asyncio.run(main(Path(made)))
