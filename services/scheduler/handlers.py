@@ -146,7 +146,7 @@ async def _queue(
     state: PoolState = service.host.state(stream)
     limit = min(max(rpc.whole(params, "limit", 200), 1), JOBS_PER_PAGE_MAX)
     rows: list[dict[str, Any]] = []
-    for found in placement.walk(state, policy):
+    for found in placement.walk(state, policy, is_whole=True):
         job = found.job
         rows.append(
             {

@@ -112,7 +112,8 @@ def _of_waiting(state: PoolState, job: Job, policy: Policy) -> tuple[Reason, str
         return Reason.NEVER_FITS, f"it can never run here: {never}"
     if not any(node.is_ready for node in state.nodes.values()):
         return Reason.NO_NODES, "no node of the pool is ready"
-    found = next(one for one in placement.walk(state, policy) if one.job.id == job.id)
+    whole = placement.walk(state, policy, is_whole=True)
+    found = next(one for one in whole if one.job.id == job.id)
     gang = job.gang
     wanted = f"{gang.nodes} x {gang.slots_per_node} free slots of {gang.gpu_type}"
     if found.why == "quota":

@@ -83,13 +83,17 @@ class Found:
     shares: tuple[NodeShare, ...] = ()
 
 
-def walk(state: PoolState, policy: Policy) -> Iterable[Found]:
+def walk(state: PoolState, policy: Policy, *, is_whole: bool = False) -> Iterable[Found]:
     """Walk the queue in order and say of each job whether it may start, or why not.
 
-    The caller changes ``state`` between two steps when it places what fits.
+    The caller may change ``state`` between two steps, when it places what fits. The walk ends
+    where every kind of node that anybody waits for is kept by an earlier job, unless
+    ``is_whole``.
     """
     blocked: set[str] = set()
     for _, _, job_id in list(state.queue):
+        if not is_whole and all(kind in blocked for kind, n in state.waiting.items() if n):
+            return
         job = state.jobs[job_id]
         if lacks_quota(job, state, policy):
             yield Found(job, "never" if never_fits(job, state, policy) else "quota")

@@ -206,6 +206,7 @@ class PoolState:
     parked: MutableMapping[str, tuple[Parked, ...]] = field(default_factory=dict)
     findings: MutableMapping[str, str] = field(default_factory=dict)  # subject -> kind, open ones
     queue: list[QueueKey] = field(default_factory=list)
+    waiting: MutableMapping[str, int] = field(default_factory=dict)  # gpu type -> jobs in queue
     used: MutableMapping[str, int] = field(default_factory=dict)  # team -> slots held
     timers: list[tuple[int, str, str]] = field(default_factory=list)  # a heap; may hold void ones
     is_pass_owed: bool = False
@@ -220,6 +221,7 @@ class PoolState:
             parked=dict(self.parked),
             findings=dict(self.findings),
             queue=list(self.queue),
+            waiting=dict(self.waiting),
             used=dict(self.used),
             timers=list(self.timers),
             is_pass_owed=self.is_pass_owed,
@@ -242,10 +244,13 @@ class PoolState:
         new = job.queue_key if job.is_waiting else None
         if old == new:
             return
+        kind = job.gang.gpu_type
         if old is not None:
             self.queue.pop(bisect_left(self.queue, old))
+            self.waiting[kind] -= 1
         if new is not None:
             insort(self.queue, new)
+            self.waiting[kind] = self.waiting.get(kind, 0) + 1
 
     def _lease(self, before: Job | None, job: Job) -> None:
         old = before.live_run if before else None

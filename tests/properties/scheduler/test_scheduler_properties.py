@@ -92,19 +92,21 @@ NODE_FACTS = st.tuples(
     st.just("-"),
     st.none(),
 )
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("admit"), st.sampled_from(JOBS)),
-        st.tuples(st.just("fact"), RUN_FACTS),
-        st.tuples(st.just("fact"), RUN_FACTS),
-        st.tuples(st.just("current"), RUN_FACTS),
-        st.tuples(st.just("current"), RUN_FACTS),
-        st.tuples(st.just("fact"), COMMANDS),
-        st.tuples(st.just("fact"), NODE_FACTS),
-        st.tuples(st.just("again"), st.integers(0, 200)),
-        st.tuples(st.just("wait"), st.sampled_from([1_000, 5_000, 100_000, 2_000_000])),
-    ),
-    max_size=60,
+ONE_STEP = st.one_of(
+    st.tuples(st.just("admit"), st.sampled_from(JOBS)),
+    st.tuples(st.just("fact"), RUN_FACTS),
+    *[st.tuples(st.just("current"), RUN_FACTS)] * 6,
+    st.tuples(st.just("goes_on"), st.sampled_from(JOBS)),
+    st.tuples(st.just("is_gone"), st.sampled_from(JOBS)),
+    st.tuples(st.just("fact"), COMMANDS),
+    st.tuples(st.just("fact"), NODE_FACTS),
+    st.tuples(st.just("again"), st.integers(0, 200)),
+    *[st.tuples(st.just("wait"), st.sampled_from([1_000, 5_000, 100_000, 2_000_000]))] * 2,
+)
+STEPS = st.lists(st.sampled_from(JOBS), max_size=2).flatmap(
+    lambda late: st.lists(ONE_STEP, min_size=10, max_size=60).map(
+        lambda steps: [("admit", job) for job in JOBS if job not in late] + steps
+    )
 )
 GANGS = {"j-a": (1, 2), "j-b": (2, 1), "j-c": (1, 1)}
 
@@ -126,8 +128,25 @@ class Story:
             elif what == "again" and self.told:
                 fact = self.told[detail % len(self.told)]
                 self.safely(lambda fact=fact: self.pool.hand_in(fact))
+            elif what in ("goes_on", "is_gone"):
+                self.answer(detail, is_gone=what == "is_gone")
             elif what == "wait":
                 self.wait(detail)
+
+    def answer(self, job: str, *, is_gone: bool) -> None:
+        """Let the job's live run, if there is one, start on all its nodes, or be gone."""
+        known = self.pool.state.jobs.get(job)
+        run = known.live_run if known is not None else None
+        if run is None:
+            return
+        if is_gone:
+            intent = run.stop.intent.value if run.stop else "lost"
+            data = {"intent": intent, "reason": "all are gone"}
+            self.tell(("run.stopped", data, job, run.attempt), is_current=False)
+            return
+        for share in run.nodes:
+            data = {"node": share.node, "ranks": [0]}
+            self.tell(("run.started", data, job, run.attempt), is_current=False)
 
     def tell(
         self, detail: tuple[str, dict[str, Any], str, int | None], *, is_current: bool
