@@ -112,7 +112,9 @@ def _events(text: str) -> Iterator[Any]:
         yield from yaml.parse(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
+        last = len(text.splitlines()) or 1  # what is missing at the end is missing on this line
+        line = None if mark is None else min(mark.line + 1, last)
+        column = None if mark is None else mark.column + 1
         raise _Broken(_explained(error, text, line), line, column) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise _Broken(f"not YAML: {shown(str(error))}") from None

@@ -63,6 +63,7 @@ def judge(reading: Reading, observed: Mapping[str, Any], policy: AdmissionPolicy
     is_checkpointing = _weigh_memory(verdict, case, spec)
     verdict.resolved = resolving.resolved(case.job, observed, is_checkpointing=is_checkpointing)
     verdict.spec = spec
+    verdict.reasons.sort(key=lambda reason: (reason["line"] or 1 << 30, reason["path"]))
     return verdict
 
 
