@@ -1,6 +1,7 @@
 """The hang rule on recorded step times: slow steps and stalls are no hang; a stuck node is."""
 
 import csv
+import itertools
 import re
 from datetime import datetime
 
@@ -33,7 +34,7 @@ def test_recorded_step_times_give_no_false_hang() -> None:
             continue
         with path.open(encoding="utf-8") as file:
             times = [float(r["train_time_ms"]) for r in csv.DictReader(file) if r["train_time_ms"]]
-        gaps = [b - a for a, b in zip(times, times[1:], strict=False) if b > a]
+        gaps = [b - a for a, b in itertools.pairwise(times) if b > a]
         assert not _watched(gaps), path.name
 
 
@@ -45,11 +46,7 @@ def test_a_recorded_step_of_23_minutes_is_found() -> None:
         match = re.match(r"\[([^\]]+)\] .*\[#step\] \[(BEGIN|END)\]", line)
         if match:
             stamps.append((match[2], datetime.fromisoformat(match[1]).timestamp() * 1000))
-    steps = [
-        b[1] - a[1]
-        for a, b in zip(stamps, stamps[1:], strict=False)
-        if (a[0], b[0]) == ("BEGIN", "END")
-    ]
+    steps = [b[1] - a[1] for a, b in itertools.pairwise(stamps) if (a[0], b[0]) == ("BEGIN", "END")]
     assert max(steps) > 1_300_000
     ordinary = [gap for gap in steps if gap < 60_000]
     seen = _watched([*(ordinary * 12)[:24], max(steps)])

@@ -223,9 +223,13 @@ def _ended(exit_: Exit) -> str:
 def action_of(
     failure_class: FailureClass, *, retry: str | None = None, retriable: bool = True
 ) -> Action:
-    """Return what is proposed for a class, or for a signature's word on retrying."""
+    """Return what is proposed for a class, or for a signature's word on retrying.
+
+    Where something has to change, a person may change it while the job is held; code cannot
+    change under a job that was submitted, so a fault of the user's code ends it.
+    """
     if retry == "after_change":
-        return Action.HOLD
+        return Action.FAIL if failure_class is FailureClass.USER_CODE else Action.HOLD
     if retry is not None:
         return Action.RESTART if retriable else Action.FAIL
     if failure_class in (FailureClass.INFRASTRUCTURE, FailureClass.TRANSIENT):
