@@ -43,7 +43,7 @@ def _row(alert: dict[str, Any]) -> tuple[Any, ...]:
     return (
         alert["alert"],
         output.clock(alert.get("opened_at")),
-        alert["state"],
+        alert["status"],
         alert["severity"],
         alert["kind"],
         alert.get("job"),

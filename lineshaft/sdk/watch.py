@@ -86,13 +86,13 @@ async def _monitored(client: Client, state: dict[str, Any], seen: _Seen) -> list
     job = state["job"]
     fresh: list[Change] = []
     try:
-        alerts = await client.request("monitor", "alerts", job=job, timeout_ms=2_000)
+        alerts = await client.request("monitor", "alerts", job=job, open=False, timeout_ms=2_000)
         curves = await client.request("monitor", "curves", job=job, points=40, timeout_ms=2_000)
     except PlatformError:
         return fresh
     for alert in alerts.get("alerts", []):
-        if seen.alerts.get(alert["alert"]) != alert["state"]:
-            seen.alerts[alert["alert"]] = alert["state"]
+        if seen.alerts.get(alert["alert"]) != alert["status"]:
+            seen.alerts[alert["alert"]] = alert["status"]
             fresh.append(Change("alert", alert, state))
     now = progress_of(curves)
     if now and now != seen.progress:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lineshaft.cli import platform as processes
+from lineshaft.cli import watching
 from lineshaft.cli.demo import files, summary
 from lineshaft.cli.models import Progress
 from lineshaft.cli.output import print_line, reason_line, size, span
@@ -93,7 +94,7 @@ class Demo:
         async with Client.connect(platform=self.platform) as client:
             base = await self.pretrain(client)
             job = await self.finetune(client)
-            version = await self.registered(client, files.MODEL_NAME, job["job"])
+            version = await self.registered(client, job)
             pulled = await self.pull(client, version)
             evaluation = self.evaluated(pulled)
             answer = self.ask(pulled)
@@ -150,7 +151,7 @@ class Demo:
         file = self.folder / "demo" / "pretrain-job.yaml"
         file.write_text(files.pretrain(self.data, self.models))
         job = await self.follow(client, file)
-        version = await self.registered(client, files.BASE_NAME, job["job"])
+        version = await self.registered(client, job)
         end()
         return version
 
@@ -222,18 +223,15 @@ class Demo:
             raise DemoFailure(f"{file.name} ended {state.get('state')}: {state.get('reason')}")
         return state
 
-    async def registered(self, client: Client, name: str, job: str) -> dict[str, Any]:
+    async def registered(self, client: Client, job: dict[str, Any]) -> dict[str, Any]:
         """Wait until the job's version is in the registry and return it."""
         deadline = time.monotonic() + REGISTERED_WITHIN_S
         while time.monotonic() < deadline:
-            with contextlib.suppress(PlatformError):
-                model = await client.model(name)
-                for version in model.get("versions", []):
-                    if version.get("job") == job:
-                        print_line(f"      registered: {name}:{version['version']}")
-                        return dict(version) | {"name": name}
-            await asyncio.sleep(0.2)
-        raise DemoFailure(f"{name} was not registered within {REGISTERED_WITHIN_S:.0f} s")
+            version = await watching.registered(client, job)
+            if version:
+                print_line(f"      registered: {version['name']}:{version['version']}")
+                return version
+        raise DemoFailure(f"{job['name']} was not registered within {REGISTERED_WITHIN_S:.0f} s")
 
     async def pull(self, client: Client, version: dict[str, Any]) -> Path:
         """Download the version as a deployment team would, and verify it."""
@@ -270,10 +268,12 @@ class Demo:
                 self.platform = discovery.of_state(self.folder)
         if self.platform is None:
             return
-        if self.open_job:
-            with contextlib.suppress(PlatformError, TimeoutError):
-                asyncio.run(asyncio.wait_for(self._cancel(self.open_job), CANCEL_WITHIN_S))
-        processes.stop(self.platform)
+        try:
+            if self.open_job:
+                with contextlib.suppress(PlatformError, TimeoutError):
+                    asyncio.run(asyncio.wait_for(self._cancel(self.open_job), CANCEL_WITHIN_S))
+        finally:
+            processes.stop(self.platform)
 
     async def _cancel(self, job: str) -> None:
         async with Client.connect(platform=self.platform) as client:

@@ -19,7 +19,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     made.append("")
     made += ["Alerts"]
     made += [
-        f"  {clock(alert.get('opened_at'))}  {alert['state']} [{alert['severity']}] "
+        f"  {clock(alert.get('opened_at'))}  {alert['status']} [{alert['severity']}] "
         f"{alert['kind']}: {alert['summary']}"
         for alert in report["alerts"]
     ] or ["  none"]
