@@ -11,6 +11,7 @@ from services.admission.domain.policy import AdmissionPolicy, PolicyError
 from services.admission.mounts import Mounts
 from services.admission.observing import Preflight
 from services.admission.projector import SubmissionProjector
+from services.admission.reconciling import Reconciler
 
 NAME = "admission"
 
@@ -32,6 +33,11 @@ def build(settings: Settings, ports: Ports | None = None) -> Service:
     )
     ask = Neighbours(service.bus, service.objects, service.clock)
     look = Preflight(Mounts(settings.mounts), ask, service.clock)
+
+    compare = Reconciler(service, ask)
+    service.host.add_listener(compare.committed)
+    service.consume("job", ["lineshaft.job.queued.>"], observe=compare.queued)
+    service.background("anti-entropy", compare.run)
 
     async def close() -> None:
         look.close()

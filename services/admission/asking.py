@@ -61,8 +61,10 @@ class Neighbours:
 
     async def job_id(self, name: str) -> str:
         """Return the id of a job named by a beginning of its id or by its name."""
-        found = await self._ask("scheduler", "job", {"job": name})
-        return str(found.get("job"))
+        raw = json.dumps({"job": name}).encode()
+        subject = subjects.rpc("scheduler", "job")
+        answer = await self._bus.request(subject, raw, timeout_ms=TIMEOUT_MS)
+        return str(rpc.decode_reply(answer).get("job"))
 
     async def _names_hint(self, ref: str, otherwise: str | None) -> str | None:
         try:

@@ -36,7 +36,9 @@ class SubmissionProjector:
         for event in entry.events:
             if event.kind in (ADMITTED, REJECTED) and not event.data.get("conflict"):
                 kept = await _body(bodies, views, event.subject)
-                bodies[event.subject] = {**kept, **_answer(event, entry.at)}
+                place = {"stream": entry.stream, "seq": entry.seq}
+                answer = {**_answer(event, entry.at), "place": place}
+                bodies[event.subject] = {**kept, **answer}
             elif event.kind in _COMMANDS:
                 kept = await _body(bodies, views, event.subject)
                 rows = [*kept.get("commands", []), _command(event, entry.at)]

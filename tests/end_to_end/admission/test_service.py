@@ -19,7 +19,10 @@ from lineshaft.runtime.rpc import RpcError
 from lineshaft.runtime.service import Service
 from lineshaft.runtime.settings import Secret
 from lineshaft.runtime.wiring import Ports, open_ports
+from services.admission import reconciling
 from services.admission.app import build
+from services.admission.asking import Neighbours as Asking
+from services.admission.reconciling import Reconciler
 from tests.builders_admission import FOUNDING, TINY, a_document, a_script, write_pairs
 from tests.builders_runtime import eventually, memory_ports, some_settings
 
@@ -32,6 +35,7 @@ class Neighbours:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self.asked: list[str] = []
+        self.jobs: set[str] = set()
 
     async def start(self) -> None:
         """Serve, and keep the model's configuration in Objects."""
@@ -42,6 +46,7 @@ class Neighbours:
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "registry.resolve": lambda params: found,
             "registry.models": lambda params: {"models": [{"name": "tiny"}]},
+            "scheduler.job": lambda params: {"job": params["job"]},
             "scheduler.nodes": lambda params: {
                 "nodes": [{"node": "local", "gpu_type": "cpu", "slots": 2}]
             },
@@ -55,6 +60,8 @@ class Neighbours:
         async def handle(request: Request) -> bytes:
             params = rpc.decode_request(request.data)
             self.asked.append(name)
+            if name == "scheduler.job" and params["job"] not in self.jobs:
+                return rpc.encode_error(RpcError("not_found", "no such job"))
             if name == "registry.resolve" and params["ref"] != "tiny@latest":
                 return rpc.encode_error(RpcError("not_found", f"there is no {params['ref']}"))
             return rpc.encode_result(answer(params), 1)
@@ -89,6 +96,10 @@ class Bench:
                 if len(found) >= count:
                     return found
         raise AssertionError("the bus ended")
+
+    def look_up(self) -> Asking:
+        """Return what asks the neighbours, without memory."""
+        return Asking(self.service.bus, self.service.objects, self.service.clock)
 
     def a_tuning(self, **spec: Any) -> dict[str, Any]:
         """Return a job that this platform can run."""
@@ -270,6 +281,25 @@ async def test_a_plan_writes_nothing_and_says_yes_or_why_not(bench: Bench) -> No
     assert not broken["fits"]
     assert broken["reasons"][0]["line"] == 1
     assert (await bench.service.bus.state("job")).messages == 0  # type: ignore[union-attr]
+
+
+async def test_an_admitted_job_that_no_pool_knows_is_told_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the journal, under its own id, until the pool knows it; also after a restart."""
+    receipt = await bench.ask("submit", job=a_script(), key="k1")
+    (first,) = await bench.facts("job.admitted")
+    monkeypatch.setattr(reconciling, "SETTLED_MS", -1)
+    for _ in range(2):
+        compare = Reconciler(bench.service, bench.look_up())
+        await bench.service.wait_for(receipt["stream"], receipt["seq"], 5_000)
+        assert await compare.compare() == 1
+        (again,) = await bench.facts("job.admitted")
+        assert (again.id, again.data, again.replay) == (first.id, first.data, True)
+    bench.neighbours.jobs.add(receipt["job"])
+    assert await compare.compare() == 0
+    bench.neighbours.jobs.clear()
+    assert await compare.compare() == 0
 
 
 async def test_bare_clients_need_no_library_of_ours(tmp_path: Path) -> None:
