@@ -56,12 +56,19 @@ class Platform:
         self._log = observability.logger("platform")
         self._server = NatsServer(self._state / "bus", on_event=self._heard)
         self._services: list[Service] = []
+        self._found: dict[str, Any] = {}
 
     def _heard(self, what: str, detail: str) -> None:
         self._log.warning(what, detail=detail)
+        if self._found:
+            self._write_state()
 
-    async def start(self) -> dict[str, Any]:
-        """Start everything; return what the state file says then."""
+    def _write_state(self) -> None:
+        self._found["bus_pid"] = self._server.pid
+        write_private(self._state / STATE_FILE, json.dumps(self._found, indent=1) + "\n")
+
+    async def start(self) -> None:
+        """Start everything, then write the state file."""
         (self._state / STATE_FILE).unlink(missing_ok=True)  # of a platform that was killed
         await self._server.start()
         settings = self._settings.with_values(
@@ -76,21 +83,19 @@ class Platform:
             self._services.append(service)
             await service.start()
         addresses = {name: at for s in self._services for name, at in s.addresses.items()}
-        found = {
+        self._found = {
             "schema": 1,
             "bus_url": self._server.url,
             "bus_token": self._server.token,
-            "bus_pid": self._server.pid,
             "http_url": addresses.get("http"),
             "pid": os.getpid(),
             "started_at": time.time_ns() // 1_000_000,
             "version": version("lineshaft"),
             "state_dir": str(self._state),
         }
-        write_private(self._state / STATE_FILE, json.dumps(found, indent=1) + "\n")
+        self._write_state()
         platforms.add(self._state, os.getpid())
         self._log.info("platform_ready", state_dir=str(self._state), http=addresses.get("http"))
-        return found
 
     async def _provision(self) -> None:
         bus = NatsBus(self._server.url, self._server.token, name="lineshaft-provisioner")
@@ -112,6 +117,7 @@ class Platform:
 
     async def stop(self) -> None:
         """Stop the services in the other order, then the bus."""
+        self._found = {}
         platforms.remove(self._state)
         (self._state / STATE_FILE).unlink(missing_ok=True)
         for service in reversed(self._services):

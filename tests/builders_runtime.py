@@ -12,10 +12,12 @@ from lineshaft.adapters.objects.memory import MemoryObjects
 from lineshaft.adapters.views.memory import MemoryViews
 from lineshaft.contracts.events import Event, Fact, encode
 from lineshaft.ports import Clock, Entry, Journal, Objects
+from lineshaft.runtime import subscribers
 from lineshaft.runtime.decider import CLOCK_DUE, FactRefused
 from lineshaft.runtime.host import DeciderHost
+from lineshaft.runtime.service import Service
 from lineshaft.runtime.settings import Settings, load
-from lineshaft.runtime.wiring import Ports
+from lineshaft.runtime.wiring import Ports, open_ports
 
 DEADLINE_S = 20.0
 REFUSED, BROKEN, SILENT, LARGE, DUE = -1, 13, 0, 77, 50
@@ -149,3 +151,34 @@ async def eventually(
 async def entries_of(journal: Journal, stream: str) -> list[Entry]:
     """Everything in a stream."""
     return [entry async for entry in journal.read(stream, 0)]
+
+
+def a_ledger_service(state: Path, bus_url: str, bus_token: str | None = None) -> Service:
+    """A whole service around the ledger: SQLite, folder, the bus at ``bus_url``, FastStream."""
+    settings = some_settings(state, bus_url=bus_url, bus_token=bus_token)
+    service = Service(
+        "registry",
+        settings,
+        open_ports(settings, "registry"),
+        decider=Ledger(4),
+        driver=subscribers.bind,
+    )
+    service.consume("in", ["lineshaft.in.>"])
+
+    async def add(params: dict[str, Any]) -> dict[str, Any]:
+        outcome = await service.host.submit(a_fact(params["key"], params["amount"]))
+        told = [event.data["reason"] for event in outcome.events if event.is_public]
+        return {"told": told, "stream": outcome.stream, "seq": outcome.seq}
+
+    async def seen(params: dict[str, Any]) -> dict[str, Any]:
+        return {"seen": [name for lane in service.host.lanes for name in seen_in(service, lane)]}
+
+    service.rpc("add", add)
+    service.rpc("seen", seen)
+    return service
+
+
+def seen_in(service: Service, stream: str) -> list[str]:
+    """The ids of all facts that counted in a stream."""
+    ids: list[str] = service.host.state(stream)["seen"]
+    return ids

@@ -22,11 +22,6 @@ def list_path() -> Path:
     return Path(base) / "lineshaft" / "platforms.json"
 
 
-def running() -> Rows:
-    """Return the platforms whose processes are there."""
-    return [row for row in _read(list_path()) if _is_alive(row)]
-
-
 def add(state: Path, pid: int) -> None:
     """Put a platform on the list."""
     row = {"state_dir": str(state), "pid": pid}

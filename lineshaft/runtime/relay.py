@@ -23,8 +23,18 @@ QUEUE_ENTRIES_MAX = 4_096
 PAGE_ENTRIES = 256
 _RETRY_MS_MIN, _RETRY_MS_MAX = 100, 5_000
 
-Provision = Callable[[Sequence[str]], Awaitable[None]]
-"""Makes the bus's streams; told which ones were lost."""
+
+class RelayBus(Bus, Protocol):
+    """A bus that can make its streams, and tells when it was connected anew."""
+
+    @property
+    def generation(self) -> int:
+        """A number that changes with each connection."""
+        ...
+
+    async def provision(self, lost: Sequence[str] = ()) -> None:
+        """Make the streams that are missing; consumers of ``lost`` ones begin again."""
+        ...
 
 
 class Led(Protocol):
@@ -96,9 +106,8 @@ class Relay:
         host: Led,
         *,
         journal: Journal,
-        bus: Bus,
+        bus: RelayBus,
         clock: Clock,
-        provision: Provision,
         alarm: Callable[[str, str, str], None],
         open_since: Callable[[Any], int | None] | None = None,
     ) -> None:
@@ -107,7 +116,6 @@ class Relay:
         self._journal = journal
         self._bus = bus
         self._clock = clock
-        self._provision = provision
         self._alarm = alarm
         self._open_since = open_since or (lambda state: None)
         self._families = sorted(
@@ -117,7 +125,7 @@ class Relay:
         self._woken = asyncio.Event()
         self._bus_mark: Mark | None = None
         self._highest: dict[str, int] = {}
-        self._is_to_compare = True
+        self._compared_with: int | None = None  # the generation of the connection
         self._compared_at = self._marked_at = 0
 
     def committed(self, entry: Entry) -> None:
@@ -142,7 +150,7 @@ class Relay:
                 delay = _RETRY_MS_MIN
                 await self._wait(MARK_EVERY_MS)
             except (BusUnavailable, StoreUnavailable):
-                self._is_to_compare = True
+                self._compared_with = None
                 await self._clock.sleep(delay)
                 delay = min(delay * 2, _RETRY_MS_MAX)
 
@@ -151,10 +159,12 @@ class Relay:
 
         Raises ``BusUnavailable``, ``StoreUnavailable``; nothing is lost by that.
         """
-        now = self._clock.monotonic()
-        if self._is_to_compare or now - self._compared_at >= COMPARE_EVERY_MS:
+        now, generation = self._clock.monotonic(), self._bus.generation
+        if generation != self._compared_with:
+            await self._bus.provision()  # also streams in memory, which no restart survives
+        if generation != self._compared_with or now - self._compared_at >= COMPARE_EVERY_MS:
             await self._compare()
-            self._is_to_compare, self._compared_at = False, now
+            self._compared_with, self._compared_at = generation, now
         await _all(self._drain(stream) for stream in self._host.led_streams())
         if now - self._marked_at >= MARK_EVERY_MS:
             await self.write_marks()
@@ -248,7 +258,7 @@ class Relay:
             if state is None or is_other or state.last_sequence < highest:
                 lost.append(family)
         if lost:
-            await self._provision(lost)
+            await self._bus.provision(lost)
             has_memory = [family for family in lost if family in known]
             if has_memory:
                 self._alarm("bus_lost", ",".join(has_memory), "the bus lost events: sent again")

@@ -145,7 +145,6 @@ class Service:
             journal=ports.journal,
             bus=ports.bus,
             clock=ports.clock,
-            provision=ports.bus.provision,
             alarm=self.alarm,
             open_since=getattr(decider, "open_since", None),
         )

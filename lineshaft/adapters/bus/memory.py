@@ -23,7 +23,7 @@ from lineshaft.ports import (
     StreamState,
 )
 
-ACK_WAIT_MS = 15_000
+ACK_WAIT_MS = 10_000
 
 
 @dataclass(slots=True)
@@ -62,6 +62,7 @@ class MemoryBus:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.is_away = False
+        self.generation = 1
         self._clock = clock or SystemClock()
         self._births = itertools.count(1)
         self._grown = asyncio.Event()
@@ -76,6 +77,7 @@ class MemoryBus:
     def forget(self) -> None:
         """Lose everything, as when the store's folder is deleted: no stream is left."""
         self._streams = {}
+        self.generation += 1
         self._wake()
 
     def shorten(self, stream: str, last: int) -> None:

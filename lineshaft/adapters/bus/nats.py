@@ -89,6 +89,11 @@ class NatsBus:
         """Whether the connection stood a moment ago."""
         return self._connection.is_connected
 
+    @property
+    def generation(self) -> int:
+        """A number that changes with each connect and reconnect."""
+        return self._connection.generation
+
     async def publish(self, subject: str, data: bytes, *, message_id: str | None = None) -> int:
         """Publish into the stream that holds ``subject``; return its sequence there.
 

@@ -13,7 +13,7 @@ from nats.js.errors import NotFoundError
 from lineshaft.contracts import limits, subjects
 from lineshaft.contracts.subjects import StreamPlan
 
-ACK_WAIT_S = 15
+ACK_WAIT_S = 10
 ACK_PENDING_MAX = 20_000
 EPHEMERAL_IDLE_S = 120
 

@@ -17,6 +17,11 @@ _named: dict[str, MemoryBus] = {}
 class ClosableBus(Bus, Protocol):
     """A bus that holds a connection until it is closed, and can make its streams."""
 
+    @property
+    def generation(self) -> int:
+        """A number that changes with each connection."""
+        ...
+
     async def aclose(self) -> None:
         """Flush and let go of the connection."""
         ...
