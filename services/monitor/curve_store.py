@@ -44,7 +44,11 @@ class CurveStore:
             self._runs.forget(self._service.clock.now())
 
     async def flush(self, *, is_final: bool = False) -> None:
-        """Write one part for each run that is due; with ``is_final`` for all that have news."""
+        """Write one part for each run that is due.
+
+        With ``is_final`` (the service stops, its lease is given back) for all that have news:
+        parts are created, never replaced, so that a new owner's are not touched.
+        """
         now = self._service.clock.now()
         for (job, attempt), run in list(self._runs.by_key.items()):
             if run.ended_at is not None:
@@ -53,7 +57,7 @@ class CurveStore:
             is_due = is_due or now - run.flushed_at >= run.flush_every_ms
             if run.unflushed.is_empty or not is_due:
                 continue
-            if not self._service.host.is_leader(stream_of(job)):
+            if not is_final and not self._service.host.is_leader(stream_of(job)):
                 continue
             try:
                 await self._write(job, attempt, run)

@@ -1,5 +1,6 @@
 """What the monitor answers and does: its consumption, its requests, its background work."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,8 +25,17 @@ from services.monitor.watching import Watching
 FAMILIES = ("telemetry", "beat", "logs")
 
 
-def register(service: Service, policy: Policy) -> None:
-    """Wire the monitor's parts to its service."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the monitor is made of, for those who look into it."""
+
+    watching: Watching
+    ingest: Ingest
+    curves: CurveStore
+
+
+def register(service: Service, policy: Policy) -> Parts:
+    """Wire the monitor's parts to its service and return them."""
     watching = Watching(service, policy, signature_file.load())
     ingest = Ingest(service, watching, policy)
     store = CurveStore(service, watching.runs, policy)
@@ -57,6 +67,7 @@ def register(service: Service, policy: Policy) -> None:
     service.background("curves", store.flush_forever)
     service.background("notices", delivery.run)
     service.on_stop(partial(store.flush, is_final=True))
+    return Parts(watching, ingest, store)
 
 
 async def read_logs(logs: LogStore, params: dict[str, Any]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _of_words(exit_: Exit) -> _Reason:
         if found["role"] == Role.CASCADE:
             return _cascade(found, code)
         own = exit_.failure_class or found["class"]
-        return _of_signature({**found, "class": own}, f"ended with exit code {code}")
+        return _of_signature({**found, "class": own}, _ended(exit_))
     if exit_.failure_class is not None or code in _CLASS_OF_EXIT:
         told = FailureClass(exit_.failure_class or _CLASS_OF_EXIT[code])
         return _Reason(told, action_of(told), _ended(exit_), _advice(told))
@@ -209,7 +209,7 @@ def _of_signature(found: Mapping[str, Any], ended: str) -> _Reason:
     return _Reason(
         failure_class,
         action_of(failure_class, retry=found["retry"], retriable=found["retriable"]),
-        f"{ended}: {found['cause']} ({found['signature']})",
+        f"{ended} ({found['signature']}: {found['cause']})",
         f"{found['action'][:1].upper()}{found['action'][1:]}.",
         found["signature"],
     )
