@@ -1,11 +1,12 @@
 """The job behind the file: fields, defaults, faults all at once, rules between fields."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from lineshaft.contracts import job, limits
+from lineshaft.contracts import job, job_page, limits
 from lineshaft.contracts.job import JobFileError
 from lineshaft.contracts.job_fields import refused_words
 from tests.builders_admission import FOUNDING, a_document, a_script, with_value
@@ -377,3 +378,19 @@ def test_the_schema_describes_what_is_honoured() -> None:
     assert "image" not in spec["properties"]
     assert "qlora" not in spec["properties"]["jobType"]["enum"]
     assert json.loads(json.dumps(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("job-file.md", job_page.markdown),
+        (
+            "job-file.schema.json",
+            lambda: json.dumps(job.json_schema(), indent=1, ensure_ascii=False) + "\n",
+        ),
+    ],
+)
+def test_the_reference_is_made_from_the_table(name: str, made: Callable[[], str]) -> None:
+    """``docs/reference/job-file.*`` are what the table of fields gives."""
+    page = FOUNDING.parent.parent / "docs" / "reference" / name
+    assert page.read_text(encoding="utf-8") == made()
