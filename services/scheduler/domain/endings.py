@@ -33,6 +33,7 @@ def note_fault(work: Work, job: Job, fault: Fault) -> None:
             "class": fault.failure.value if fault.failure else None,
             "at": fault.at,
             "node": fault.node,
+            "rank": fault.rank,
             "budget": fault.budget.value if fault.budget else None,
             "action": fault.action,
             "mutation": dict(fault.mutation) if fault.mutation else None,
@@ -50,7 +51,7 @@ def fail_attempt(work: Work, job: Job, happening: Happening, fault: Fault) -> No
     note_fault(work, job, fault)
     job = work.job(job)
     guess = verdicts.judge(job, work.run(job), work.policy)
-    reason = f"{guess.summary}; waiting until every process of attempt {job.attempt} is gone"
+    reason = _waiting_for_the_end(job, guess)
     if guess.outcome == "retry":
         work.move(job, happening, Place.AWAITING_GONE, reason=reason, **_of_retry(job, guess))
     else:
@@ -59,6 +60,30 @@ def fail_attempt(work: Work, job: Job, happening: Happening, fault: Fault) -> No
     work.order_stop(job, StopIntent.FAULT, reason=fault.summary, actor=PLATFORM)
     if work.run(job).is_gone:
         await_diagnosis(work, job)
+
+
+def add_fault(work: Work, job: Job, happening: Happening, fault: Fault) -> None:
+    """Keep more evidence of a failure under way, and say so if it names another cause.
+
+    A stop that was ordered by a person or a limit needs no evidence.
+    """
+    run = work.run(job)
+    is_fault = run.stop is None or run.stop.intent is StopIntent.FAULT
+    known = {(one.what, one.summary) for one in run.faults}
+    if not run.faults or not is_fault or (fault.what, fault.summary) in known:
+        return
+    before = verdicts.root_of(run.faults)
+    note_fault(work, job, fault)
+    job = work.job(job)
+    if verdicts.root_of(work.run(job).faults) == before or job.live_run is None:
+        return
+    guess = verdicts.judge(job, work.run(job), work.policy)
+    more = _of_retry(job, guess) if job.place is Place.AWAITING_GONE else {}
+    work.move(job, happening, job.place, reason=_waiting_for_the_end(job, guess), **more)
+
+
+def _waiting_for_the_end(job: Job, guess: Verdict) -> str:
+    return f"{guess.summary}; waiting until every process of attempt {job.attempt} is gone"
 
 
 def _of_retry(job: Job, verdict: Verdict) -> dict[str, Any]:
@@ -169,9 +194,7 @@ def _charge(work: Work, job: Job, *, budget: Budget, used: int) -> None:
 
 def await_diagnosis(work: Work, job: Job) -> None:
     """Give the monitor a moment to say why, unless it has; then make the verdict."""
-    diagnosis = work.run(job).diagnosis
-    is_cause = diagnosis is not None and not diagnosis["is_cascade"]
-    if is_cause and diagnosis is not None and diagnosis["action"] != "note":
+    if verdicts.is_settled(work.run(job).faults):
         decide_failure(work, job, Happening.DIAGNOSIS_WAITED)
     else:
         work.timers(job, diagnosis=work.now + work.policy.diagnosis_wait_ms)

@@ -178,6 +178,7 @@ def _fault(job: Job, data: Mapping[str, Any], at: int) -> Job:
         failure=FailureClass(data["class"]) if data["class"] else None,
         at=data["at"],
         node=data["node"],
+        rank=data["rank"],
         budget=Budget(data["budget"]) if data["budget"] else None,
         action=data["action"],
         mutation=data["mutation"],

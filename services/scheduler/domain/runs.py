@@ -14,6 +14,7 @@ from lineshaft.runtime.decider import FactRefused
 from services.scheduler.domain import verdict as verdicts
 from services.scheduler.domain.endings import (
     Gone,
+    add_fault,
     await_diagnosis,
     conclude_stop,
     decide_failure,
@@ -108,21 +109,14 @@ def rank_exited(work: Work, job: Job, fact: Fact) -> None:
     summary = verdicts.describe_exit(data)
     at = data.get("ended_at")
     at = at if isinstance(at, int) else fact.at
-    fault = Fault("rank_exited", summary, verdicts.class_of_exit(data), at, node=node)
+    what = "cascade" if data.get("root") is False else "rank_exited"
+    failure = verdicts.class_of_exit(data)
+    fault = Fault(what, summary, failure, at, node=node, rank=data["rank"])
     if work.job(job).place in _LIVE:
         fail_attempt(work, job, Happening.RANK_EXITED, fault)
         return
     _become(work, job, Happening.RANK_EXITED, summary)
-    _add_fault(work, job, fault)
-
-
-def _add_fault(work: Work, job: Job, fault: Fault) -> None:
-    """Keep more evidence of a failure under way (an intended stop needs none)."""
-    run = work.run(job)
-    is_fault = run.stop is None or run.stop.intent is StopIntent.FAULT
-    known = {(one.what, one.summary) for one in run.faults}
-    if run.faults and is_fault and (fault.what, fault.summary) not in known:
-        note_fault(work, job, fault)
+    add_fault(work, job, Happening.RANK_EXITED, fault)
 
 
 def ended(work: Work, job: Job, fact: Fact) -> None:
@@ -139,7 +133,7 @@ def ended(work: Work, job: Job, fact: Fact) -> None:
     if is_bad and work.job(job).place in _LIVE:
         fail_attempt(work, job, happening, fault)
     elif is_bad:
-        _add_fault(work, job, fault)
+        add_fault(work, job, happening, fault)
     else:
         _become(work, job, happening, f"the ranks on {node} were started and ended")
     run = work.run(job)
@@ -286,7 +280,9 @@ def _keep_diagnosis(work: Work, job: Job, fact: Fact, action: str) -> None:
     data = fact.data
     kept = {name: data[name] for name in ("diagnosis", "what", "class", "action", "summary")}
     kept |= {"node": _named_node(fact), "rank": data.get("rank"), "advice": data.get("advice")}
-    kept |= {"action": action, "is_cascade": bool(data.get("is_cascade")), "at": fact.at}
+    taken_along = {one.rank for one in work.run(job).faults if one.what == "cascade"} - {None}
+    is_cascade = bool(data.get("is_cascade")) or data.get("rank") in taken_along
+    kept |= {"action": action, "is_cascade": is_cascade, "at": fact.at}
     known = work.run(job).diagnosis
     if known is None or _weight(kept) > _weight(known):
         work.emit("pool.diagnosis", kept, job=work.job(job))
@@ -307,7 +303,7 @@ def _act_on(work: Work, job: Job, happening: Happening, fault: Fault) -> None:
     elif job.place in _AT_REST:
         _act_at_rest(work, job, happening, fault)
     else:
-        _add_fault(work, job, fault)
+        add_fault(work, job, happening, fault)
         if work.run(job).is_gone and "diagnosis" in work.job(job).timers:
             await_diagnosis(work, work.job(job))
 
@@ -330,6 +326,7 @@ def _fault_of(fact: Fact, action: str) -> Fault:
         failure=_class(data["class"]),
         at=seen_at if isinstance(seen_at, int) else fact.at,
         node=_named_node(fact),
+        rank=data.get("rank") if data["what"] == "rank_exited" else None,
         action=action,
         mutation=data.get("mutation") if isinstance(data.get("mutation"), dict) else None,
     )

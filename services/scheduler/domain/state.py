@@ -58,13 +58,18 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One piece of evidence that an attempt failed."""
+    """One piece of evidence that an attempt failed.
+
+    ``what``: rank_exited; cascade (a rank that another one took along); node_failed; diagnosed;
+    launch_failed, start_overdue, no_record, agent_lost, node_lost, vanished.
+    """
 
     what: str
     summary: str
     failure: FailureClass | None
     at: int
     node: str | None = None
+    rank: int | None = None
     budget: Budget | None = None  # None: by the class
     action: str = "restart"  # restart, hold, fail
     mutation: Mapping[str, Any] | None = None

@@ -81,23 +81,34 @@ def class_of_exit(data: Mapping[str, Any]) -> FailureClass | None:
     return _CLASS_OF_EXIT.get(data["exit_code"], FailureClass.USER_CODE)
 
 
-_WEIGHT = {"launch_failed": -1, "diagnosed": 0, "node_failed": 2}
+_WEIGHT = {"launch_failed": 0, "diagnosed": 1, "node_failed": 3, "cascade": 4}
+
+
+def _kind(fault: Fault, faults: Sequence[Fault]) -> str:
+    """Return what a piece of evidence is worth: of a rank that was taken along, a cascade."""
+    taken_along = {one.rank for one in faults if one.what == "cascade"} - {None}
+    return "cascade" if fault.rank in taken_along else fault.what
 
 
 def root_of(faults: Sequence[Fault]) -> Fault:
     """Return the evidence that counts as the cause.
 
     A launch that failed outranks what it left half a gang to say, a diagnosis that asks for
-    something outranks the rest, and a node's summary comes last; then
-    the earliest, since the first rank to go takes its peers along (of two at once, the one that
-    was killed takes the other).
+    something outranks the rest, and what others took along comes last; then the earliest, since
+    the first rank to go takes its peers along (of two at once, the one that was killed takes the
+    other).
     """
 
-    def rank(one: Fault) -> tuple[int, int, bool, str]:
+    def order(one: Fault) -> tuple[int, int, bool, str]:
         is_killed = one.failure is FailureClass.INFRASTRUCTURE
-        return (_WEIGHT.get(one.what, 1), one.at, not is_killed, one.summary)
+        return (_WEIGHT.get(_kind(one, faults), 2), one.at, not is_killed, one.summary)
 
-    return min(faults, key=rank)
+    return min(faults, key=order)
+
+
+def is_settled(faults: Sequence[Fault]) -> bool:
+    """Tell whether the cause is known, so that no diagnosis need be waited for."""
+    return any(_kind(one, faults) in ("diagnosed", "launch_failed") for one in faults)
 
 
 def source_of(job: Job) -> Checkpoint | None:
@@ -132,7 +143,12 @@ class _Case:
     is_stepped_back: bool
     is_spent: bool
     has_no_required_source: bool
+    is_new: bool  # no checkpoint is committed yet
     same_place_max: int
+
+
+def _says_hold(case: _Case) -> bool:
+    return case.root.action == "hold"
 
 
 def _is_launch_failure(case: _Case) -> bool:
@@ -150,7 +166,9 @@ _Rule = tuple[str, Callable[[_Case], bool], str]
 
 RULES: tuple[_Rule, ...] = (
     ("evidence_says_fail", lambda c: c.root.action == "fail", "fail"),
-    ("evidence_says_hold", lambda c: c.root.action == "hold", "hold"),
+    # A job that a person can only hand in again, changed, has nothing to be held for.
+    ("nothing_to_hold", lambda c: _says_hold(c) and c.budget is Budget.USER and c.is_new, "fail"),
+    ("evidence_says_hold", _says_hold, "hold"),
     ("nothing_to_resume_from", lambda c: c.has_no_required_source, "hold"),
     ("attempts_spent", lambda c: c.is_spent, "hold"),
     ("launch_budget_spent", lambda c: _is_launch_failure(c) and _is_over(c), "hold"),
@@ -188,6 +206,7 @@ def judge(job: Job, run: Run, policy: Policy) -> Verdict:
         is_stepped_back=job.is_stepped_back,
         is_spent=job.launches >= policy.attempts_max,
         has_no_required_source=source is None and job.spec_part("resume") == "require",
+        is_new=not job.checkpoints,
         same_place_max=policy.same_place_max,
     )
     rule, outcome = next((name, what) for name, holds, what in RULES if holds(case))
@@ -241,6 +260,7 @@ def words(verdict: Verdict, source: Mapping[str, Any] | None) -> str:
 
 _WHY = {
     "evidence_says_fail": "the evidence says that no retry would help",
+    "nothing_to_hold": "something has to change first, and no checkpoint is there to go on from",
     "evidence_says_hold": "the evidence asks for one",
     "nothing_to_resume_from": "the job asks to resume, and no checkpoint is committed",
     "attempts_spent": "no attempt is left",

@@ -307,6 +307,23 @@ def test_the_first_rank_to_go_is_the_cause():
     assert pool.place() is Place.BACKING_OFF
 
 
+def test_a_rank_that_was_taken_along_is_no_cause():
+    """The agent says who went first; neither a peer's end nor its diagnosis counts before that."""
+    pool = a_running_job(a_pool())
+    peer = {"rank": 0, "signal": 15, "exit_code": None, "node": "n0", "last_lines": []}
+    root = {**peer, "rank": 1, "signal": 9, "root": True, "ended_at": pool.now - 60}
+    pool.tell("run.rank_exited", {**peer, "root": False, "ended_at": pool.now - 10}, "j-1", 1)
+    assert pool.place() is Place.AWAITING_GONE
+    pool.diagnosed(what="rank_exited", rank=0, summary="Rank 0 was killed (signal 15).")
+    pool.tell("run.rank_exited", root, "j-1", 1)
+    assert "rank 1 on n0 was ended by signal 9 (SIGKILL)" in pool.job().reason
+    pool.ended()
+    assert pool.place() is Place.AWAITING_GONE, "its peer's diagnosis settles nothing"
+    pool.diagnosed(what="rank_exited", rank=1, summary="Rank 1 was killed (signal 9).")
+    assert pool.place() is Place.BACKING_OFF
+    assert "Rank 1 was killed (signal 9)" in pool.job().reason
+
+
 def test_facts_of_an_older_attempt_change_nothing():
     """Late facts of a dead attempt are ignored and counted."""
     pool = a_running_job(a_pool())
@@ -346,6 +363,21 @@ def test_the_evidences_action_counts(action, place):
     if action != "note":
         pool.stopped()
     assert pool.place() is place
+
+
+def test_a_hold_needs_something_to_go_on_from():
+    """What a person must change first is held for them once there is a checkpoint to keep."""
+    pool = a_running_job(a_pool())
+    pool.diagnosed(action="hold", failure="config")
+    pool.stopped()
+    assert pool.place() is Place.FAILED
+    pool = a_running_job(a_pool())
+    pool.checkpoint(step=5)
+    pool.diagnosed(action="hold", failure="config")
+    pool.stopped()
+    assert pool.place() is Place.HELD
+    pool.command("resume")
+    assert pool.orders()[-1]["resume"]["step"] == 5
 
 
 def test_a_named_change_earns_one_more_try():
