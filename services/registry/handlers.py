@@ -14,6 +14,7 @@ from lineshaft.runtime.rpc import RpcError
 from lineshaft.runtime.service import Service
 from services.registry.catalogue import Catalogue
 from services.registry.domain import commands
+from services.registry.reconciling import Reconciler
 from services.registry.registrar import Registrar
 
 _KEY_CHARS_MAX = 200
@@ -24,6 +25,7 @@ def register(service: Service, catalogue: Catalogue) -> None:
     registrar = Registrar(service)
     service.consume("job", ["lineshaft.job.succeeded.>"])
     service.background("registrar", registrar.run)
+    service.background("reconciler", Reconciler(service).run)
     service.rpc("models", partial(_models, catalogue), needs_leader=False)
     service.rpc("model", partial(_model, catalogue), needs_leader=False)
     service.rpc("resolve", partial(_resolve, catalogue), needs_leader=False)

@@ -36,9 +36,20 @@ class _Wait:
 class Shell(Protocol):
     """What the registrar uses of its service."""
 
-    clock: Clock
-    objects: Objects
-    host: DeciderHost
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+        ...
+
+    @property
+    def objects(self) -> Objects:
+        """Where candidates and content lie."""
+        ...
+
+    @property
+    def host(self) -> DeciderHost:
+        """The host of the registry's decider."""
+        ...
 
     def audit(self, kind: str, subject: str, status: str, summary: str) -> None:
         """Publish a finding, open or closed."""

@@ -122,8 +122,8 @@ def check_lineage(kind: str, parents: list[dict[str, Any]]) -> list[dict[str, An
     for parent in parents:
         if parent["refused"] is not None:
             raise CandidateRefused(f"its {parent['role']}: {parent['refused']}")
-    if kind in ("adapter", "merged") and "base" not in roles:
-        raise CandidateRefused(f"a version of kind '{kind}' must name its base")
+    if kind == "merged" and "base" not in roles:
+        raise CandidateRefused("a merged model must name the base it was merged into")
     if kind == "merged" and "adapter" in roles:
         _check_same_base(roles["base"], roles["adapter"])
     held = [parent for parent in parents if not parent["external"]]

@@ -146,10 +146,15 @@ def test_a_base_that_is_not_here_refuses_the_child() -> None:
     assert "no version of 'qwen'" in event.data["reason"]
 
 
-def test_an_adapter_without_a_base_is_refused() -> None:
-    """It would be of no use to anybody."""
-    [event] = PureJournal().hand_in(examined(a_manifest(kind="adapter")))
-    assert event.kind == "model.refused"
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [("adapter", "model.registered"), ("merged", "model.refused")]
+)
+def test_a_base_from_outside_may_be_unnamed_but_not_what_was_merged_into(
+    kind: str, verdict: str
+) -> None:
+    """An adapter may be of a folder that no registry knows; a merge names what it changed."""
+    [event] = PureJournal().hand_in(examined(a_manifest(kind=kind)))
+    assert event.kind == verdict
 
 
 @pytest.mark.parametrize("is_same", [True, False])
