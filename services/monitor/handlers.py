@@ -55,10 +55,6 @@ def register(service: Service, policy: Policy) -> Parts:
     service.rpc("resolve", partial(command, service, commands.RESOLVE))
     service.rpc("silence", partial(command, service, commands.SILENCE))
 
-    async def adopt() -> None:
-        watching.adopt()
-
-    service.on_start(adopt)
     for family in FAMILIES:
         service.background(f"take-{family}", partial(ingest.take_forever, family))
     service.background("canary", ingest.canary_forever)

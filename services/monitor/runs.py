@@ -154,7 +154,7 @@ def _seed(watch: Watch, known: JobWatch) -> None:
         observe(watch, RunFact("run.launch_ordered", data, known.opened_at), 0, Policy())
     watch.not_joined.launched_at = known.opened_at
     watch.overdue.committed = known.checkpoint_step
-    watch.is_stopping = known.stop_intent is not None or bool(known.exits)
+    watch.is_stopping = known.is_over or known.stop_intent is not None or bool(known.exits)
 
 
 def run_fact(fact: Fact) -> RunFact:

@@ -16,23 +16,24 @@ from lineshaft.contracts.telemetry import LogLine
 from lineshaft.runtime.decider import OutcomeKind
 from lineshaft.runtime.observability import logger
 from lineshaft.runtime.service import Service
-from services.monitor.domain.decider import observed, plain
 from services.monitor.domain.diagnosis import last_words
 from services.monitor.domain.observations import Sample, Tick
+from services.monitor.domain.observing import observed, plain
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.raising import stream_of
 from services.monitor.domain.signatures import Signatures, distinct
-from services.monitor.domain.state import JobWatch, WatchState
+from services.monitor.domain.state import WatchState
 from services.monitor.runs import Run, Runs, run_fact
 
 TICK_MS = 1_000
+ADOPT_EVERY_TICKS = 30
 RETRY_MS = 500
 AROUND_MS = 60_000
 AROUND_HITS_MAX = 8
 OUTBOX_MAX = 10_000
 LINES_LOOKED_AT_MAX = 60
 _ENDS = frozenset({"job.succeeded", "job.failed", "job.cancelled", "job.suspended"})
-_ENDS_ATTEMPT = frozenset({"run.stopped", "job.retrying"})
+_ENDS_ATTEMPT = frozenset({"run.stopped", "run.launch_failed", "job.retrying"})
 
 
 class Watching:
@@ -114,6 +115,7 @@ class Watching:
             "hits": [hit.told() for hit in hits[:AROUND_HITS_MAX]],
             "last_line": last_words([*texts, *said]),
             "class": error.get("class"),
+            "agent_class": data.get("class"),
             "around": [],
             "host_memory": None,
         }
@@ -131,9 +133,13 @@ class Watching:
 
     async def tick_forever(self) -> None:
         """Let time pass for every living run, once a second."""
+        turn = 0
         while True:
+            if turn % ADOPT_EVERY_TICKS == 0:
+                self.adopt()
             await self._service.clock.sleep(TICK_MS)
             self.tick()
+            turn += 1
 
     def tick(self) -> None:
         """Let time pass once; silence is judged only while our own canary comes through."""
@@ -144,15 +150,12 @@ class Watching:
             self.feed(address, Tick(is_proved))
 
     def adopt(self) -> None:
-        """Watch again what the journal says is running (after a start or a takeover)."""
+        """Watch what the journal says is running: after a start, and after a takeover."""
         for stream in self._service.host.led_streams():
             state: WatchState = self._service.host.state(stream)
             for job in state.jobs.values():
-                if job.attempt > 0 and job.job.startswith("j-"):
-                    self._adopt(job)
-
-    def _adopt(self, job: JobWatch) -> None:
-        self.runs.open(job.job, job.attempt, (job.pool, job.team), job)
+                if job.attempt > 0 and not job.is_over:
+                    self.runs.open(job.job, job.attempt, (job.pool, job.team), job)
 
     # -- what goes out ------------------------------------------------------------------------
 

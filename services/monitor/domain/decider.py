@@ -4,16 +4,13 @@ Owns the streams ``watch/<partition>``. Pure: measurements reach it as observati
 facts of the kind ``watch.observed`` whose ids name (job, attempt, kind, subject, episode, phase).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lineshaft.contracts import ids, limits
-from lineshaft.contracts.alerts import Action, AlertStatus, Severity, partition_of
+from lineshaft.contracts.alerts import AlertStatus, Severity, partition_of
 from lineshaft.contracts.events import NOT_APPLICABLE, Event, Fact
-from services.monitor.domain import commands, exits, state
-from services.monitor.domain.diagnosis import Diagnosis, explain_observation
-from services.monitor.domain.observations import Observation, Phase
+from services.monitor.domain import commands, exits, observing, state
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.raising import (
     Trouble,
@@ -29,7 +26,6 @@ CLOCK_DUE = "clock.due"
 PLATFORM = "platform-"
 """Beginning of the name under which findings of the services about themselves are kept."""
 
-_STATUS = {Phase.OPENED: AlertStatus.OPENED, Phase.CONFIRMED: AlertStatus.CONFIRMED}
 _STATES = {
     "job.suspended": "the job was suspended",
     "job.succeeded": "the job succeeded",
@@ -112,48 +108,6 @@ class MonitorDecider:
 def platform_name(fact: Fact) -> str:
     """Return the name under which a service's finding about itself is kept."""
     return PLATFORM + ids.slug(fact.source)
-
-
-def observed(seen: Observation, job: str, attempt: int, place: tuple[str, str]) -> Fact:
-    """Return the fact that carries an observation; ``place`` is pool and team.
-
-    The id is made of what the episode is, so that two watchers of one run say the same thing.
-    """
-    name = f"{seen.kind}/{seen.subject}/{seen.episode}/{seen.phase}"
-    if seen.phase is Phase.CONFIRMED:
-        name += f"/{seen.severity}"
-    return Fact(
-        id=f"watch/{job}/{attempt}/{name}",
-        kind=state.OBSERVED,
-        data={
-            "kind": seen.kind,
-            "subject": seen.subject,
-            "episode": seen.episode,
-            "phase": str(seen.phase),
-            "severity": str(seen.severity),
-            "summary": seen.summary,
-            "evidence": plain(seen.evidence),
-            "node": seen.node,
-            "rank": seen.rank,
-        },
-        at=seen.at,
-        source="monitor",
-        subject=job,
-        attempt=attempt,
-        pool=place[0],
-        team=place[1],
-    )
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON can hold it: no NaN, no infinity, no foreign types."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -246,6 +200,15 @@ def _of_stop(
     return [_note(job, state.STOP_SEEN, {"intent": intent}, fact.attempt)]
 
 
+def _of_over(
+    state_: WatchState, job: JobWatch, fact: Fact, now: int, policy: Policy
+) -> list[Event]:
+    """Note that an attempt is over: nothing of it is expected any more."""
+    if job.is_over or fact.attempt != job.attempt:
+        return []
+    return [_note(job, state.ATTEMPT_OVER, {}, fact.attempt)]
+
+
 def _of_checkpoint(
     state_: WatchState, job: JobWatch, fact: Fact, now: int, policy: Policy
 ) -> list[Event]:
@@ -263,91 +226,13 @@ def _of_retry(
         return []
     counted = {"attempt": attempt, "at": fact.at, "checkpoint": job.checkpoint_step}
     made = [_note(job, state.FAILURE_COUNTED, counted, attempt)]
+    made += _of_over(state_, job, fact, now, policy)
     rows = [*job.failures, [attempt, fact.at, job.checkpoint_step]]
     return made + exits.judge_storm(state_, job, rows, now=now, policy=policy)
 
 
 # ---------------------------------------------------------------------------------------------
-# Observations and findings
-
-
-def _of_observation(
-    state_: WatchState, job: JobWatch, fact: Fact, now: int, policy: Policy
-) -> list[Event]:
-    data = fact.data
-    phase = Phase(data["phase"])
-    if phase is Phase.CLEARED:
-        standing = job.open_alert(data["kind"], data["subject"])
-        if standing is None or standing["last_episode"] != data["episode"]:
-            return []
-        made = [resolve(job, standing, reason=data["summary"], actor="monitor", now=now)]
-        return made + _of_sight(job, fact, is_seen=True)
-    seen = _observation(data, fact.at, phase)
-    attempt = fact.attempt or 0
-    trouble = Trouble(
-        seen.kind,
-        seen.subject,
-        _STATUS[phase],
-        seen.severity,
-        seen.summary,
-        attempt,
-        seen.evidence,
-        seen.node,
-        seen.rank,
-        seen.episode,
-    )
-    made = raise_alert(state_, job, trouble, now)
-    if made and phase is Phase.OPENED:
-        made += _of_sight(job, fact, is_seen=False)
-    if made and phase is Phase.CONFIRMED:
-        found = explain_observation(seen)
-        made += diagnosed(job, found, attempt) if found else []
-    return made
-
-
-def _of_sight(job: JobWatch, fact: Fact, *, is_seen: bool) -> list[Event]:
-    """Say that a node went out of sight, or that the last one of those is heard again.
-
-    These two may repeat within an attempt, so their subject names the episode.
-    """
-    data = fact.data
-    others = [a for a in job.alerts.values() if a["kind"] == "node_lost"]
-    is_last = all(a["subject"] == data["subject"] for a in others)
-    if data["kind"] != "node_lost" or (is_seen and not is_last):
-        return []
-    found = Diagnosis(
-        what="observed" if is_seen else "unobserved",
-        subject=f"{data['subject']}.{data['episode']}",
-        failure_class=None,
-        action=Action.NOTE,
-        summary=data["summary"],
-        advice="Nothing is stopped on silence alone.",
-        evidence=data["evidence"],
-        node=data["subject"].removeprefix("node-"),
-    )
-    return diagnosed(job, found, fact.attempt or 0)
-
-
-def diagnosed(job: JobWatch, found: Diagnosis, attempt: int) -> list[Event]:
-    """Return the ``run.diagnosed`` of ``found``, once per (attempt, what, subject)."""
-    if f"{attempt}/{found.what}/{found.subject}" in job.diagnosed:
-        return []
-    return [_note(job, "run.diagnosed", found.told(job.job, attempt), attempt)]
-
-
-def _observation(data: Mapping[str, Any], at: int, phase: Phase) -> Observation:
-    return Observation(
-        data["kind"],
-        data["subject"],
-        int(data["episode"]),
-        phase,
-        Severity(data["severity"]),
-        data["summary"],
-        data["evidence"],
-        at,
-        data["node"],
-        data["rank"],
-    )
+# Findings of the services about themselves
 
 
 def _of_finding(state_: WatchState, fact: Fact, now: int) -> list[Event]:
@@ -382,9 +267,11 @@ _HANDLERS: dict[str, Handler] = {
     "run.launch_ordered": _of_order,
     "run.started": _nothing,
     "run.stop_ordered": _of_stop,
+    "run.stopped": _of_over,
+    "run.launch_failed": _of_over,
     "run.rank_exited": exits.of_exit,
     "run.ended": exits.of_end,
     "run.checkpoint_committed": _of_checkpoint,
-    state.OBSERVED: _of_observation,
+    state.OBSERVED: observing.of_observation,
 }
 """What each kind of fact does beside being noted; a kind that is absent does not concern us."""

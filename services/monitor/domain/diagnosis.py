@@ -17,6 +17,7 @@ from services.monitor.domain.signatures import Role, strongest
 SIGTERM, SIGKILL = 15, 9
 OUT_OF_MEMORY = frozenset({"host.oom_kill", "k8s.oomkilled", "slurm.oom_step"})
 _SIGNAL_NAMES = {4: "illegal instruction", 6: "abort", 7: "bus error", 11: "segmentation fault"}
+_READ = "Read the last lines of its log; the same code would end the same way."
 _CLASS_OF_EXIT = {code: cls for cls, code in EXIT_OF_CLASS.items()}
 _EXCEPTION = re.compile(
     r"^(?:\[[^\]]{0,40}\]:? ?)?[\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Fault)(?::|$)"
@@ -27,6 +28,7 @@ _EXCEPTION = re.compile(
 class Exit:
     """One rank's end, as the agent recorded it, with what was observed beside it.
 
+    ``failure_class`` is what the rank said of itself, ``agent_class`` what its agent made of it.
     ``hits`` are signature matches (as told) in this rank's last lines and error record;
     ``around`` are those in the attempt's live log lately; ``host_memory`` is the share in use.
     """
@@ -39,7 +41,8 @@ class Exit:
     hits: tuple[Mapping[str, Any], ...] = ()
     around: tuple[Mapping[str, Any], ...] = ()
     host_memory: float | None = None
-    failure_class: str | None = None
+    failure_class: FailureClass | None = None
+    agent_class: FailureClass | None = None
     last_line: str = ""
 
 
@@ -175,22 +178,20 @@ def _of_words(exit_: Exit) -> _Reason:
             "vanished without an exit code",
             "The job can be started again from its last checkpoint.",
         )
+    if code == 0:
+        text = "ended with exit code 0 before its work was complete"
+        return _Reason(FailureClass.USER_CODE, Action.FAIL, text, _READ)
     found = strongest(exit_.hits)
-    if found is not None and code != 0:
-        if found["role"] == Role.CASCADE:
-            return _cascade(found, code)
-        own = exit_.failure_class or found["class"]
-        return _of_signature({**found, "class": own}, _ended(exit_))
-    if exit_.failure_class is not None or code in _CLASS_OF_EXIT:
-        told = FailureClass(exit_.failure_class or _CLASS_OF_EXIT[code])
-        return _Reason(told, action_of(told), _ended(exit_), _advice(told))
-    text = "ended with exit code 0 before its work was complete" if code == 0 else _ended(exit_)
-    return _Reason(
-        FailureClass.USER_CODE,
-        Action.FAIL,
-        text,
-        "Read the last lines of its log; the same code would end the same way.",
-    )
+    said = exit_.failure_class or _CLASS_OF_EXIT.get(code)
+    if found is not None and found["role"] == Role.CASCADE and said is None:
+        return _cascade(found, code)
+    if found is not None and found["role"] != Role.CASCADE:
+        return _of_signature({**found, "class": said or found["class"]}, _ended(exit_))
+    if said is not None:
+        return _Reason(said, action_of(said), _ended(exit_), _advice(said))
+    mine = exit_.agent_class or FailureClass.USER_CODE
+    advice = _READ if mine is FailureClass.USER_CODE else _advice(mine)
+    return _Reason(mine, action_of(mine), _ended(exit_), advice)
 
 
 def _cascade(found: Mapping[str, Any], code: int) -> _Reason:

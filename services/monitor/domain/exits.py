@@ -23,9 +23,10 @@ def of_exit(
 ) -> list[Event]:
     """Judge one rank's end.
 
-    The rank that went first, by the agents' clocks, is the root; ends that only say that a peer
-    went away wait a moment for it, and are diagnosed by themselves when it does not come. After
-    a stop that somebody wanted, an end is no fault.
+    The rank that went first, by the agents' clocks, is the root. Ends that only say that a peer
+    went away, and those that an agent saw after another's, wait a moment for it; they are
+    diagnosed by themselves when it does not come. After a stop that somebody wanted, an end is
+    no fault.
     """
     exit_ = exit_of(fact)
     if job.stop_intent is not None or _is_noted(job, exit_):
@@ -35,7 +36,7 @@ def of_exit(
     told = _told(exit_, found)
     if root is not None and (exit_.at >= root["at"] or found.is_cascade):
         return [_noted(job, fact, told, None)]
-    if found.is_cascade:
+    if found.is_cascade or fact.data.get("root") is False:
         return [_noted(job, fact, told, now + policy.cascade_wait_ms)]
     return [
         _noted(job, fact, told, None),
@@ -136,7 +137,7 @@ def exit_of(fact: Fact) -> Exit:
     data = fact.data
     seen = data.get("observed") or {}
     return Exit(
-        at=fact.at,
+        at=_when(fact),
         node=str(data["node"]),
         rank=int(data["rank"]),
         exit_code=data["exit_code"],
@@ -144,9 +145,20 @@ def exit_of(fact: Fact) -> Exit:
         hits=tuple(seen.get("hits", ())),
         around=tuple(seen.get("around", ())),
         host_memory=seen.get("host_memory"),
-        failure_class=seen.get("class"),
+        failure_class=_class_of(seen.get("class")),
+        agent_class=_class_of(seen.get("agent_class")),
         last_line=str(seen.get("last_line") or ""),
     )
+
+
+def _when(fact: Fact) -> int:
+    """Return when the rank ended; the fact's own time is that of its record."""
+    at = fact.data.get("ended_at")
+    return at if isinstance(at, int) and at > 0 else fact.at
+
+
+def _class_of(value: Any) -> FailureClass | None:
+    return FailureClass(value) if value in list(FailureClass) else None
 
 
 def _diagnose(

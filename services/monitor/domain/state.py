@@ -18,6 +18,7 @@ EXITS_KEPT = 64
 
 JOB_SEEN = "watch.job_seen"
 ATTEMPT_OPENED = "watch.attempt_opened"
+ATTEMPT_OVER = "watch.attempt_over"
 EXIT_NOTED = "watch.exit_noted"
 FAILURE_COUNTED = "watch.failure_counted"
 CHECKPOINT_SEEN = "watch.checkpoint_seen"
@@ -46,6 +47,7 @@ class JobWatch:
     opened_at: int = 0
     plan: dict[str, Any] = field(default_factory=dict)  # what the launch order promised
     stop_intent: str | None = None  # of the present attempt
+    is_over: bool = False  # the present attempt is stopped, or was never launched
     checkpoint_step: int = -1
     alerts: dict[str, Alert] = field(default_factory=dict)  # open ones, by id
     episodes: dict[str, list[Any]] = field(default_factory=dict)  # "kind subject" -> see evolve
@@ -139,7 +141,12 @@ def _attempt_opened(state: WatchState, job: JobWatch, event: Event, at: int) -> 
     if attempt > job.attempt:
         job.attempt, job.opened_at, job.stop_intent = attempt, int(event.data["at"]), None
         job.exits, job.waiting, job.diagnosed, job.plan = [], [], {}, {}
+        job.is_over = False
     job.plan = {**job.plan, **event.data.get("plan", {})}
+
+
+def _attempt_over(state: WatchState, job: JobWatch, event: Event, at: int) -> None:
+    job.is_over = True
 
 
 def _exit_noted(state: WatchState, job: JobWatch, event: Event, at: int) -> None:
@@ -220,6 +227,7 @@ def _noted(state: WatchState, job: JobWatch, event: Event, at: int) -> None:
 _CHANGES = {
     JOB_SEEN: _job_seen,
     ATTEMPT_OPENED: _attempt_opened,
+    ATTEMPT_OVER: _attempt_over,
     EXIT_NOTED: _exit_noted,
     "run.diagnosed": _diagnosed,
     FAILURE_COUNTED: _failure_counted,

@@ -33,7 +33,15 @@ from services.monitor.domain.straggler import Straggler
 from services.monitor.domain.table import ClosedStep, StepTable
 
 STEP_MAX = 1 << 31
-_STOPS = frozenset({"run.stop_ordered", "run.rank_exited", "run.stopped", "run.completed"})
+_STOPS = frozenset(
+    {
+        "run.stop_ordered",
+        "run.rank_exited",
+        "run.stopped",
+        "run.launch_failed",
+        "run.completed",
+    }
+)
 
 
 @dataclass(slots=True)

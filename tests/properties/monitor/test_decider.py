@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from lineshaft.contracts.alerts import KINDS, AlertStatus, Severity, may_become
 from lineshaft.contracts.events import Event, Fact, check
-from services.monitor.domain.decider import MonitorDecider, observed
+from services.monitor.domain.decider import MonitorDecider
 from services.monitor.domain.observations import Observation, Phase
+from services.monitor.domain.observing import observed
 from services.monitor.domain.raising import stream_of
 from services.monitor.domain.state import WatchState
 from tests.builders_monitor import JOB, NOW, Line, a_fact, an_exit

@@ -18,7 +18,6 @@ from lineshaft.contracts.telemetry import (
     unpack_lines,
 )
 from services.monitor.domain.curves import Curves, Series, points_of, thinned
-from services.monitor.domain.decider import observed, plain
 from services.monitor.domain.observations import (
     BeatSeen,
     LinesSeen,
@@ -28,6 +27,7 @@ from services.monitor.domain.observations import (
     StepRows,
     Tick,
 )
+from services.monitor.domain.observing import observed, plain
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.signatures import bounded
 from services.monitor.domain.watch import observe

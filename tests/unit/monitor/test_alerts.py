@@ -8,8 +8,8 @@ from lineshaft.contracts import alerts, ids
 from lineshaft.contracts.events import Fact, check
 from lineshaft.runtime.decider import FactRefused
 from services.monitor.domain import commands
-from services.monitor.domain.decider import observed
 from services.monitor.domain.observations import Observation, Phase
+from services.monitor.domain.observing import observed
 from tests.builders_monitor import JOB, NOW, Line, a_fact, an_exit, running
 
 STATE = {"state": "-", "substate": None, "reason": "-", "actor": "-"}
