@@ -6,7 +6,6 @@ from one another in ``job_rules``; the text of a file is read by ``jobfile``.
 Nothing here looks at a disk or a network: whether a job can run is preflight's word.
 """
 
-import copy
 import json
 import math
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from lineshaft.contracts import jobfile, limits
 from lineshaft.contracts.job_faults import Fault, FaultList, JobFileError, Locations, Path
 from lineshaft.contracts.job_fields import FILE, KIND, statuses
+from lineshaft.contracts.job_records import copied
 from lineshaft.contracts.job_rules import Draft, apply
 from lineshaft.contracts.job_types import Place
 
@@ -39,12 +39,12 @@ class TrainingJob:
     """A job whose every field was checked; ``spec`` is its canonical form.
 
     ``spec`` is flat and camelCase: ``name``, ``labels``, then the fields of the file's
-    ``spec``, each with its default; None is "not set". ``given`` names the fields that the
-    file itself gives (``spec.hyperparameters.seed``).
+    ``spec``, each with its default; None is "not set". ``given`` holds the paths of the
+    fields that the file itself gives (``spec``, ``hyperparameters``, ``seed``).
     """
 
     spec: dict[str, Any]
-    given: frozenset[str]
+    given: frozenset[Path]
 
     @property
     def name(self) -> str:
@@ -89,7 +89,8 @@ class TrainingJob:
 
     def canonical(self) -> dict[str, Any]:
         """Return the canonical form; the caller owns the copy."""
-        return copy.deepcopy(self.spec)
+        made: dict[str, Any] = copied(self.spec)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,10 @@ def _is_json(value: Any) -> bool:
 
 
 def _is_encodable(text: str) -> bool:
-    return "\x00" not in text and not any("\ud800" <= c < "\ue000" for c in text)
+    try:
+        return b"\x00" not in text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 def _check_size(spec: dict[str, Any]) -> None:

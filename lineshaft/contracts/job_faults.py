@@ -94,7 +94,7 @@ class FaultList:
     def __init__(self, locations: Locations | None = None) -> None:
         self._locations = locations or Locations()
         self._faults: dict[tuple[str, str], Fault] = {}
-        self.given: set[str] = set()
+        self.given: set[Path] = set()
 
     @property
     def is_full(self) -> bool:

@@ -4,13 +4,12 @@ A record fills in defaults, refuses unknown fields with the nearest known name, 
 name the fields that are known but not honoured yet. Standard library only.
 """
 
-import copy
+import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lineshaft.contracts.job_faults import nearest, shown, spelled
+from lineshaft.contracts.job_faults import nearest, shown
 from lineshaft.contracts.job_types import NOT_YET, Place, Text, Type, kind_of, range_of, word_of
 
 
@@ -144,7 +143,7 @@ class Field:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Record:
     """A mapping with known fields."""
 
@@ -155,30 +154,23 @@ class Record:
         if not isinstance(value, dict):
             place.fault(f"must be a mapping, not {kind_of(value)}")
             return None
-        known = {field.name: field for field in self.fields}
+        blank, known = _blank(self)
+        made: dict[str, Any] = copied(blank)
         for key in value:
             if key not in known:
                 self._unknown(key, place.down(key))
-        read = {field.name: self._field(field, value, place) for field in self.fields}
-        return {name: each for name, each in read.items() if not known[name].later}
-
-    def _field(self, field: Field, value: Mapping[str, Any], place: Place) -> Any:
-        here = place.down(field.name)
-        given = value.get(field.name)
-        if field.later:
-            if field.name in value:
-                here.fault(NOT_YET)
-            return None
-        if given is not None:
-            place.faults.given.add(spelled(here.path))
-            return field.type.read(given, here)
-        if isinstance(field.default, Missing):
-            why = "has no value" if field.name in value else "is missing"
-            here.fault(f"{why}: {field.summary}" if field.summary else why)
-            return None
-        if isinstance(field.type, Record) and field.default == {}:
-            return field.type.read({}, here)
-        return copy.deepcopy(field.default)
+        for name, field in known.items():
+            if field.later:
+                if name in value:
+                    place.down(name).fault(NOT_YET)
+            elif value.get(name) is not None:
+                here = place.down(name)
+                here.faults.given.add(here.path)
+                made[name] = field.type.read(value[name], here)
+            elif isinstance(field.default, Missing):
+                why = "has no value" if name in value else "is missing"
+                place.down(name).fault(f"{why}: {field.summary}" if field.summary else why)
+        return made
 
     def _unknown(self, key: str, place: Place) -> None:
         if place.faults.is_full:
@@ -194,6 +186,26 @@ class Record:
         required = [f.name for f in honoured if isinstance(f.default, Missing)]
         made = {"type": "object", "properties": properties, "additionalProperties": False}
         return made | ({"required": required} if required else {})
+
+
+@functools.cache
+def _blank(record: Record) -> tuple[dict[str, Any], dict[str, Field]]:
+    """Return what an empty mapping reads as (None where something is required), and the fields."""
+    known = {field.name: field for field in record.fields}
+    made: dict[str, Any] = {}
+    for field in record.fields:
+        if isinstance(field.type, Record) and field.default == {}:
+            made[field.name] = _blank(field.type)[0]
+        elif not field.later:
+            made[field.name] = None if isinstance(field.default, Missing) else field.default
+    return made, known
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of JSON values that shares no mapping or list with them."""
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list) else value
 
 
 def _described(field: Field) -> dict[str, Any]:

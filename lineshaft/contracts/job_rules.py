@@ -65,7 +65,7 @@ class Draft:
 
     def given(self, path: str) -> bool:
         """Tell whether the file gives ``spec.<path>`` a value."""
-        return f"spec.{path}" in self.faults.given
+        return ("spec", *path.split(".")) in self.faults.given
 
     def fault(self, path: Path, message: str, meant: str | None = None) -> None:
         """Record a fault at ``spec.<path>``."""

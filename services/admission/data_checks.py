@@ -95,11 +95,17 @@ def _files(path: Path, form: str, mounts: Mounts) -> list[Path]:
         hint = f"there are: {there}" if there else "the folder is empty"
         raise Problem(f"{path}: no file ends in {' or '.join(suffixes)}", hint)
     for file in found:
-        if file.is_symlink() and not mounts.holds(os.path.realpath(file)):
-            raise Problem(f"{file} leads outside the mounts", "copy the file")
-        if not os.access(file, os.R_OK):
-            raise Problem(f"{file} cannot be read", "check its permissions")
+        _check_file(file, mounts)
     return sorted(found)
+
+
+def _check_file(file: Path, mounts: Mounts) -> None:
+    if not file.is_file():
+        raise Problem(f"{file} is no plain file", "remove it or its link")
+    if file.is_symlink() and not mounts.holds(os.path.realpath(file)):
+        raise Problem(f"{file} leads outside the mounts", "copy the file")
+    if not os.access(file, os.R_OK):
+        raise Problem(f"{file} cannot be read", "check its permissions")
 
 
 def digest_of(files: list[Path], root: Path) -> str:

@@ -4,6 +4,7 @@ Blocking and bounded; runs in a thread.
 """
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -19,14 +20,13 @@ _WEIGHTS: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file. Raises ``Problem``."""
+def read_json(path: Path, mounts: Mounts) -> dict[str, Any]:
+    """Return a JSON object from a file, which lies in a mount itself. Raises ``Problem``."""
+    _check_part(path, mounts)
     try:
         if path.stat().st_size > JSON_BYTES_MAX:
             raise Problem(f"{path} is too large to be read here")
         body = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise Problem(f"{path} is missing") from None
     except OSError as error:
         raise Problem(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -36,12 +36,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return body
 
 
+def _check_part(path: Path, mounts: Mounts) -> None:
+    """Raise ``Problem`` unless a named part is a plain file inside a mount, after its links."""
+    if not path.is_file():
+        raise Problem(f"{path} is no file" if path.exists() else f"{path} is missing")
+    if not mounts.holds(os.path.realpath(path)):
+        raise Problem(f"{path} leads outside the mounts", "copy the file")
+
+
 def look_at_configuration(seen: Seen, text: str, mounts: Mounts) -> None:
     """Look at the configuration that pretraining starts from: a JSON file, or a folder with it."""
     try:
         path = mounts.readable(text)
         file = path / "config.json" if path.is_dir() else path
-        config = read_json(file)
+        config = read_json(file, mounts)
         if "model_type" not in config:
             raise Problem(f"{file}: 'model_type' is missing", "use a Hugging Face config.json")
         seen.paths["spec.model"] = str(path)
@@ -57,9 +65,9 @@ def look_at_folder(seen: Seen, text: str, mounts: Mounts, *, needs_tokenizer: bo
         if not path.is_dir():
             raise Problem(f"{path} is a file; a model is a folder with config.json")
         seen.paths["spec.model"] = str(path)
-        config = read_json(path / "config.json")
+        config = read_json(path / "config.json", mounts)
         seen.model = {"kind": "folder", "path": str(path), "config": config}
-        _check_weights(path)
+        _check_weights(path, mounts)
     except Problem as problem:
         seen.problem("spec.model", problem)
         return
@@ -68,20 +76,24 @@ def look_at_folder(seen: Seen, text: str, mounts: Mounts, *, needs_tokenizer: bo
         seen.problem("spec.model", Problem(f"{path} holds no tokenizer", hint))
 
 
-def _check_weights(folder: Path) -> None:
+def _check_weights(folder: Path, mounts: Mounts) -> None:
     if (folder / _INDEX).is_file():
-        parts = read_json(folder / _INDEX).get("weight_map")
+        parts = read_json(folder / _INDEX, mounts).get("weight_map")
         names = sorted(set(parts.values())) if isinstance(parts, dict) else []
         missing = [str(name) for name in names if not (folder / str(name)).is_file()]
         if missing or not names:
             count = f"{len(missing)} of {len(names)} weight files are missing"
             raise Problem(f"{folder}: {count}: {missing[0] if missing else 'the index is empty'}")
+        for name in names:
+            _check_part(folder / str(name), mounts)
         return
     found = sorted(folder.glob("*.safetensors"))
     if not found:
         pickles = list(folder.glob("*.bin"))
         hint = "convert them: pickled weights run code when loaded" if pickles else None
         raise Problem(f"{folder} holds no {_WEIGHTS} and no {_INDEX}", hint)
+    for file in found:
+        _check_part(file, mounts)
     empty = [file.name for file in found if not file.stat().st_size]
     if empty:
         raise Problem(f"{folder}/{empty[0]} is empty")
@@ -107,23 +119,24 @@ def look_at_suite(seen: Seen, where: str, text: str, mounts: Mounts) -> None:
     """Look at an evaluation suite: it parses, and the data of every task is there."""
     try:
         path = mounts.readable(text)
-        body = read_json(path)
+        body = read_json(path, mounts)
         tasks = body.get("tasks")
         if body.get("schema") != 1 or not isinstance(tasks, list) or not tasks:
             raise Problem(f"{path} is no suite", "a suite has schema 1 and at least one task")
         for number, task in enumerate(tasks):
-            _check_task(path, number, task)
+            _check_task(path, number, task, mounts=mounts)
         seen.paths[where] = str(path)
     except Problem as problem:
         seen.problem(where, problem)
 
 
-def _check_task(suite: Path, number: int, task: Any) -> None:
+def _check_task(suite: Path, number: int, task: Any, *, mounts: Mounts) -> None:
     if not isinstance(task, dict) or not isinstance(task.get("data"), str):
         raise Problem(f"{suite}: tasks[{number}] names no data")
     data = suite.parent / task["data"]
     if not data.is_file() or not data.stat().st_size:
         raise Problem(f"{suite}: {data} of tasks[{number}] is missing or empty")
+    _check_part(data, mounts)
 
 
 def look_at_command(seen: Seen, spec: dict[str, Any], mounts: Mounts) -> None:

@@ -57,6 +57,8 @@ class Mounts:
     def readable(self, text: str) -> Path:
         """Return an existing path that this process may read. Raises ``Problem``."""
         path = self.find(text)
+        if not path.is_dir() and not path.is_file():
+            raise Problem(f"{path} is neither a file nor a folder")
         wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
         if not os.access(path, wanted):
             raise Problem(f"{path} cannot be read", "check its permissions")

@@ -163,8 +163,8 @@ def _clip(verdict: Verdict, case: Case, shape: Shape, spec: dict[str, Any]) -> i
     wanted = int(spec["hyperparameters"]["sequenceLength"])
     if shape.context is None or wanted <= shape.context:
         return wanted
-    if "spec.hyperparameters.sequenceLength" in case.job.given:
-        path = ("spec", "hyperparameters", "sequenceLength")
+    path = ("spec", "hyperparameters", "sequenceLength")
+    if path in case.job.given:
         message = f"{wanted} is more than the model's context of {shape.context}"
         verdict.reasons.append(case.reading.reason("model", path, message))
     spec["hyperparameters"]["sequenceLength"] = shape.context

@@ -1,6 +1,7 @@
 """Preflight: paths against mounts, data by file and line, models by their parts."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,27 @@ def test_a_suite_and_the_data_of_its_tasks_are_there(root: Path) -> None:
     assert "missing or empty" in messages(seen(root, document))[0]
     suite.write_text("{}")
     assert "is no suite" in messages(seen(root, document))[0]
+
+
+def test_what_a_file_names_stays_inside_the_mounts_too(root: Path) -> None:
+    """A suite's data, a model's parts: neither by dots nor by links."""
+    suite = root / "suite.json"
+    outside = write_pairs(root.parent / "outside.jsonl")
+    suite.write_text(json.dumps({"schema": 1, "tasks": [{"data": "../outside.jsonl"}]}))
+    document = a_tuning(root, evaluation={"suites": [str(suite)]})
+    assert "leads outside" in messages(seen(root, document))[0]
+    folder = write_model(root / "model")
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to(outside)
+    assert "leads outside" in messages(seen(root, a_tuning(root, model=str(folder))))[0]
+
+
+def test_a_pipe_is_not_waited_for(root: Path) -> None:
+    """Opening one would hold a thread for ever."""
+    os.mkfifo(root / "pipe.jsonl")
+    for path in (root / "pipe.jsonl", root):
+        document = a_tuning(root, datasets=[{"name": "d", "path": str(path)}])
+        assert messages(seen(root, document))
 
 
 def test_a_script_lies_in_a_mount_and_its_program_exists(root: Path) -> None:
