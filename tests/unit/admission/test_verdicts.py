@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from services.admission.domain import inventory, judging, reading
 from services.admission.domain.inventory import InventoryError
@@ -42,6 +43,13 @@ def test_the_founding_job_fits_with_gradient_checkpointing() -> None:
         assert found.resolved["launcher"] == "deepspeed"
         assert found.resolved["precision"] == "bf16"
         assert (found.resolved["ranks"], found.resolved["slots_per_node"]) == (16, 8)
+
+
+def test_the_example_inventory_plans_the_founding_job() -> None:
+    """What the repository shows, says yes."""
+    stated = yaml.safe_load((FOUNDING.parent / "two-nodes.yaml").read_text())
+    assert stated == {**TWO_NODES, "nodes": [{**TWO_NODES["nodes"][0], "gpuMemoryGiB": 80}]}
+    assert inventory.read(stated).memory_bytes("a100-80g") == 80 << 30
 
 
 def test_the_founding_job_does_not_fit_without() -> None:
