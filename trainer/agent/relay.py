@@ -56,7 +56,8 @@ class Relay:
         """Send blocks until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._full.wait(), limits.TELEMETRY_HOLD_MS / 1000)
+                async with asyncio.timeout(limits.TELEMETRY_HOLD_MS / 1000):
+                    await self._full.wait()
             self._full.clear()
             if not await self._send():
                 await self._clock.sleep(limits.TELEMETRY_HOLD_MS)

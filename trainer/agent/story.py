@@ -48,6 +48,7 @@ from trainer.agent.watching import CLASS_OF_EXIT, RankWatch, describe
 
 INTENT_FILE = "intent.json"
 _LOOK_S = 0.1
+_CLOSE_S = 8.0
 _INTENT_LOOK_MS = 500
 _FENCE_PATIENCE_MS = 60_000
 _PEERS_FAIL_TOO_MS = 200
@@ -201,7 +202,8 @@ class Agent:
 
     async def _wait_a_moment(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.desk.ended.wait(), _LOOK_S)
+            async with asyncio.timeout(_LOOK_S):
+                await self.desk.ended.wait()
         self.desk.ended.clear()
 
     async def _supervise(self) -> Ending:
@@ -349,7 +351,8 @@ class Agent:
             self.logs.say(f"{ending.outcome}: {ending.reason}")
         closing = (self.relay.flush(), self.logs.close(), self.relay.beat())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*closing), 8.0)
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.gather(*closing)
         if self._started is not None:
             await self._started
         body = {

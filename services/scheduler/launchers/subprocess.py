@@ -103,7 +103,8 @@ class SubprocessLauncher:
         while True:
             wait_s = (_BUSY_MS if self._is_busy else _IDLE_MS) / 1000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
             self._wake.clear()
             await self._clock.sleep(_BUSY_MS)
             await self._pass_once()
