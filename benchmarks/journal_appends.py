@@ -26,29 +26,25 @@ def an_entry(stream: str, seq: int) -> Entry:
     return Entry(stream, seq, f"{stream}:{seq}", seq, (f"cause:{stream}:{seq}",), (event,))
 
 
-def bare_sync_ms(folder: Path) -> list[float]:
-    """Overwrite 4 KiB of a file that has its size already, and sync: the least a commit costs."""
-    spent = []
-    with (folder / "bare").open("wb", buffering=0) as file:
-        file.write(b"\0" * 4096 * ROUNDS)
-        os.fsync(file.fileno())
-        file.seek(0)
-        for _ in range(ROUNDS):
-            file.write(b"x" * 4096)
+async def in_turns_ms(journal: SqliteJournal, file: Path) -> tuple[list[float], list[float]]:
+    """Appends, one after the other, and bare syncs between them, for a disk's mood changes.
+
+    A bare sync is the least a commit costs: 4 KiB over what is there, in a file of that size.
+    """
+    appends, syncs = [], []
+    with file.open("wb", buffering=0) as bare:
+        bare.write(b"\0" * 4096 * ROUNDS)
+        os.fsync(bare.fileno())
+        bare.seek(0)
+        for seq in range(1, ROUNDS + 1):
             begun = time.perf_counter()
-            os.fdatasync(file.fileno())
-            spent.append((time.perf_counter() - begun) * 1000)
-    return spent
-
-
-async def alone_ms(journal: SqliteJournal) -> list[float]:
-    """One append after the other."""
-    spent = []
-    for seq in range(1, ROUNDS + 1):
-        begun = time.perf_counter()
-        await journal.append([an_entry("alone", seq)])
-        spent.append((time.perf_counter() - begun) * 1000)
-    return spent
+            await journal.append([an_entry("alone", seq)])
+            appended = time.perf_counter()
+            bare.write(b"x" * 4096)
+            os.fdatasync(bare.fileno())
+            appends.append((appended - begun) * 1000)
+            syncs.append((time.perf_counter() - appended) * 1000)
+    return sorted(appends), sorted(syncs)
 
 
 async def together_per_s(journal: SqliteJournal, writers: int) -> float:
@@ -65,13 +61,10 @@ async def together_per_s(journal: SqliteJournal, writers: int) -> float:
 
 async def main(folder: Path) -> None:
     """Measure and print."""
-    bare = bare_sync_ms(folder)
     journal = SqliteJournal(folder / "bench.journal.db")
     await journal.append([an_entry("warm", 1)])
-    spent = sorted(await alone_ms(journal))
-    # Half before and half after, for a disk's mood changes.
-    sync = statistics.median(bare + bare_sync_ms(folder))
-    p50, p99 = statistics.median(spent), spent[int(len(spent) * 0.99)]
+    spent, syncs = await in_turns_ms(journal, folder / "bare")
+    p50, p99, sync = statistics.median(spent), spent[int(ROUNDS * 0.99)], statistics.median(syncs)
     print(f"bare sync             {sync:8.3f} ms")
     print(f"append alone, p50     {p50:8.3f} ms   {p50 / sync:6.2f} x sync")
     print(f"append alone, p99     {p99:8.3f} ms   {p99 / sync:6.2f} x sync")

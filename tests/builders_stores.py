@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +50,13 @@ async def some_of(items: AsyncIterator[Item], count: int) -> list[Item]:
             if len(made) == count:
                 break
     return made
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` holds, within the deadline."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  (what it looks at sets no event)
+            await asyncio.sleep(0.005)
 
 
 def a_process(script: Path, *arguments: object) -> "subprocess.Popen[str]":

@@ -16,7 +16,7 @@ from lineshaft.adapters.sqlite.file import (
     refuse_network,
 )
 from lineshaft.ports import AppendStatus, StorageFull, StoreUnavailable
-from tests.builders_stores import a_process, a_small_disk, all_of, an_entry, some_of
+from tests.builders_stores import a_process, a_small_disk, all_of, an_entry, some_of, until
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -78,6 +78,38 @@ async def test_a_follower_sees_the_entries_of_another_process(file):
     assert not idle.done()
     idle.cancel()
     await journal.aclose()
+
+
+async def test_a_follower_is_not_missed_between_looking_and_waiting(file, monkeypatch):
+    """An entry that comes after its look, and that a look for others has passed, still wakes it."""
+    monkeypatch.setattr("lineshaft.adapters.journal.sqlite.FOLLOW_FULL_LOOK_ROUNDS", 10**9)
+    journal, other = SqliteJournal(file), SqliteJournal(file)
+    idle = asyncio.create_task(all_of(journal.read("idle", 0, follow=True)))
+    run, looks = journal._reader.run, 0
+
+    async def slow_run(work):
+        nonlocal looks
+        answer = await run(work)
+        looks += 1
+        if answer == []:
+            monkeypatch.setattr(journal._reader, "run", counting_run)
+            await other.append([an_entry("a", 1)])
+            passed = looks + 2
+            await until(lambda: looks >= passed)
+        return answer
+
+    async def counting_run(work):
+        nonlocal looks
+        answer = await run(work)
+        looks += 1
+        return answer
+
+    await until(lambda: journal._poll is not None)
+    monkeypatch.setattr(journal._reader, "run", slow_run)
+    assert [e.seq for e in await some_of(journal.read("a", 0, follow=True), 1)] == [1]
+    idle.cancel()
+    await journal.aclose()
+    await other.aclose()
 
 
 async def fill_until_full(journal: SqliteJournal) -> int:

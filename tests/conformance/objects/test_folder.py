@@ -91,6 +91,32 @@ async def test_leftovers_are_removed_when_they_are_old_and_nobody_writes(folder)
     await other.aclose()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+async def test_content_is_durable_before_its_name_and_the_name_before_the_answer(
+    folder, monkeypatch, replace
+):
+    """A loss of power leaves an object whole or absent, and never takes an acknowledged one."""
+    steps: list[str] = []
+    fsync, link, rename = os.fsync, os.link, os.replace
+
+    def record_sync(handle: int) -> None:
+        place = Path(f"/proc/self/fd/{handle}").readlink()
+        steps.append("partial" if place.parent.name == ".partial" else place.name)
+        fsync(handle)
+
+    def record(step):
+        return lambda *names, **how: (steps.append("named"), step(*names, **how))
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "link", record(link))
+    monkeypatch.setattr(os, "replace", record(rename))
+    await folder.put("a/b/k", b"1", replace=replace)
+    assert steps == ["partial", "named", "b", "a", "objects"]
+    steps.clear()
+    await folder.delete(["a/b/k"])
+    assert steps == ["b"]
+
+
 @pytest.fixture
 def outside(tmp_path):
     place = tmp_path / "outside"
