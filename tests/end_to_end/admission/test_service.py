@@ -302,6 +302,35 @@ async def test_an_admitted_job_that_no_pool_knows_is_told_again(
     assert await compare.compare() == 0
 
 
+async def test_answers_and_waiting_commands_survive_a_restart(tmp_path: Path) -> None:
+    """From the journal on disk: the same key gets the same answer, a parked command applies."""
+    (tmp_path / "train.py").write_text("print()")
+    settings = some_settings(
+        tmp_path / "state", mounts=[str(tmp_path)], bus_url="memory://restarted"
+    )
+    late = ids.job_id("default", "late")
+    receipts = []
+    for _ in range(2):
+        ports = open_ports(settings, "admission")
+        await ports.bus.provision()
+        service = build(settings, ports)
+        await service.start()
+        bench = Bench(service, tmp_path, Neighbours(ports))
+        receipts.append(await bench.ask("submit", job=a_script(), key="k1"))
+        if len(receipts) == 1:
+            assert (await bench.ask("command", verb="cancel", job=late))["state"] == "parked"
+        else:
+            receipt = await bench.ask("submit", job=a_script(), key="late")
+            shown = await bench.ask("submission", job=late, at_least=_place(receipt))
+            assert [row["outcome"] for row in shown["commands"]] == ["accepted"]
+        await service.stop()
+    assert receipts[0] == receipts[1]
+
+
+def _place(receipt: dict[str, Any]) -> dict[str, Any]:
+    return {"stream": receipt["stream"], "seq": receipt["seq"]}
+
+
 async def test_bare_clients_need_no_library_of_ours(tmp_path: Path) -> None:
     """A program with nats-py alone publishes a job and reads its receipt."""
     server = NatsServer(tmp_path / "bus")
