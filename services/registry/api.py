@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -27,6 +28,7 @@ STATUS_OF_CODE = {
     "not_leader": 503,
     "unavailable": 503,
 }
+_Given = HTTPAuthorizationCredentials | None
 _CODE_OF_STATUS = {401: "refused", 404: "not_found", 405: "usage"}
 
 
@@ -56,16 +58,16 @@ def make_app(catalogue: Catalogue, objects: Objects, token: str | None) -> FastA
     return app
 
 
-def _guard(token: str | None) -> Callable[[Request], Awaitable[None]]:
+def _guard(token: str | None) -> Callable[..., Awaitable[None]]:
     wanted = None if token is None else token.encode()
+    bearer = HTTPBearer(auto_error=False, description="The platform's token.")
 
-    async def guard(request: Request) -> None:
+    async def guard(given: Annotated[_Given, Depends(bearer)]) -> None:
         if wanted is None:
             return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # latin-1 is what headers are decoded with; this gives their bytes back.
-        is_same = hmac.compare_digest(given.strip().encode("latin-1"), wanted)
-        if scheme.lower() != "bearer" or not is_same:
+        shown = b"" if given is None else given.credentials.encode("latin-1")
+        if not hmac.compare_digest(shown, wanted):
             raise HTTPException(
                 401, "the platform's token is needed", {"WWW-Authenticate": "Bearer"}
             )

@@ -87,12 +87,13 @@ class Registrar:
         """Register one candidate; a failure that may pass is noted and tried again later."""
         try:
             await self.register(candidate)
-        except NotLeader:
-            return  # its next leader finds the candidate open
+        except NotLeader:  # whoever leads next finds the candidate open
+            until = self._service.clock.monotonic() + limits.LEASE_RENEW_MS
+            self._waits[candidate.session] = _Wait(0, until)
         except Exception as error:
             self._postpone(candidate, error)
         else:
-            if self._waits.pop(candidate.session, None) is not None:
+            if self._waits.pop(candidate.session, _Wait(0, 0)).failures:
                 summary = "the registration went through"
                 self._service.audit(AUDIT_KIND, candidate.session, "closed", summary)
 
