@@ -27,6 +27,7 @@ from services.monitor.domain.table import ClosedStep
 from services.monitor.domain.watch import Watch, judge_step, new_watch, observe
 
 RUNS_MAX = 4_096
+NODES_MAX = 1_024
 KEPT_AFTER_END_MS = 600_000
 _PHASES = {AlertStatus.OPENED: Phase.OPENED, AlertStatus.CONFIRMED: Phase.CONFIRMED}
 
@@ -48,6 +49,7 @@ class Run:
     flush_every_ms: int = 0
     is_loaded: bool = False  # the parts in Objects are in ``curves``
     ended_at: int | None = None
+    nodes: set[str] = field(default_factory=set)  # that were ever heard
     dropped: int = 0  # blocks that the agents dropped, by their word
 
     def take(self, sample: Sample, now: int, policy: Policy) -> list[Observation]:
@@ -60,6 +62,13 @@ class Run:
                 self.curves.add_metric(metric)
                 self.unflushed.add_metric(metric)
         return made
+
+    def admits(self, node: str) -> bool:
+        """Take a node in; False when too many names were heard already."""
+        if node not in self.nodes and len(self.nodes) >= NODES_MAX:
+            return False
+        self.nodes.add(node)
+        return True
 
     def close(self, policy: Policy) -> None:
         """Take in the steps that still wait for a rank: none will come."""

@@ -58,7 +58,12 @@ class Watching:
         if run is None:
             return None
         now = self._service.clock.now()
-        for seen in run.take(sample, now, self._policy):
+        try:
+            made = run.take(sample, now, self._policy)
+        except Exception as error:
+            self._failed(address, error)
+            return None
+        for seen in made:
             self._tell(observed(seen, address.job, address.attempt, run.place))
         return run
 
@@ -76,8 +81,9 @@ class Watching:
             return None
         place = (address.pool, address.team)
         run = self.runs.open(address.job, address.attempt, place, known)
-        if run is None:
+        if run is None or not run.admits(address.node):
             self._ignore("too_many")
+            return None
         return run
 
     async def look(self, fact: Fact) -> Fact:
@@ -125,6 +131,13 @@ class Watching:
             told["around"] = [hit.told() for hit in some]
             told["host_memory"] = _memory_share(run.watch.samples.get(node, {}))
         return dict(plain(told))
+
+    def _failed(self, address: RunAddress, error: Exception) -> None:
+        """A fault of ours in one run's rules: begin that run anew, and spare the others."""
+        self._log.exception("rules_failed", job=address.job, attempt=address.attempt)
+        self._service.audit("rules_failed", address.job, "open", repr(error)[:500])
+        self.runs.by_key.pop((address.job, address.attempt), None)
+        self._ignore("failed")
 
     def _ignore(self, why: str) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1

@@ -5,7 +5,7 @@ Judged only from beats that say "alive, no step for so long"; silence is no evid
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,9 @@ STUCK_STATES = {
     "D": "in uninterruptible wait",
 }
 """Process states (proc(5)) in which a rank makes no progress by itself."""
+
+LastSteps = Callable[[], Mapping[int, int]]
+"""Asked only when a culprit is looked for: the newest step of each rank, by telemetry."""
 
 _KINDS_OF_PHASE = (
     ("finish", ("finish", "upload", "stage", "staging", "merge", "complete")),
@@ -81,7 +84,7 @@ class Hang:
         self.utilisation.pop(node, None)
 
     def judge(
-        self, beat: Beat, now: int, policy: Policy, *, last_steps: Mapping[int, int]
+        self, beat: Beat, now: int, policy: Policy, *, last_steps: LastSteps
     ) -> Iterator[Verdict]:
         """Judge the run when one of its nodes beats."""
         self._take(beat, now)
@@ -149,11 +152,11 @@ class Hang:
         limits: Mapping[str, float],
         *,
         policy: Policy,
-        last_steps: Mapping[int, int],
+        last_steps: LastSteps,
     ) -> Verdict:
         shortest = min(fresh, key=lambda name: (waits[name], name))
         wait, limit = waits[shortest], limits[shortest]
-        culprit = _culprit(fresh, last_steps)
+        culprit = _culprit(fresh, last_steps())
         known = [self.utilisation[name] for name in fresh if name in self.utilisation]
         is_idle = bool(known) and max(known) <= policy.hang_idle_utilisation
         is_stuck = culprit.get("state") in STUCK_STATES

@@ -49,7 +49,7 @@ class Straggler:
     more than a quarter of eight or more are an uneven load, not a machine.
     """
 
-    ranks: list[int] = field(default_factory=list)
+    place: dict[int, int] = field(default_factory=dict)  # rank -> column of ``looks``
     looks: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 3, 0), bool))
     own: dict[int, list[float]] = field(default_factory=dict)
     ratios: dict[int, float] = field(default_factory=dict)
@@ -97,10 +97,10 @@ class Straggler:
                     values / _fastest_other(values), values / self._own(ranks[chosen])
                 )
                 limits = (policy.straggler_few_peers, policy.straggler_few_peers)
+                self._learn(ranks[chosen], values, ratio > policy.straggler_notice)
             for level, limit in enumerate((*limits, policy.straggler_critical)):
                 flags[level, chosen] = ratio > limit
             self.ratios.update(zip(ranks[chosen].tolist(), ratio.tolist(), strict=True))
-        self._learn(ranks, compute, flags[NOTICE])
         return flags
 
     def _own(self, ranks: NDArray[np.int64]) -> Values:
@@ -115,13 +115,14 @@ class Straggler:
                 kept.append(value)
 
     def _look(self, ranks: NDArray[np.int64], flags: Flags, policy: Policy) -> NDArray[np.int64]:
-        new = [rank for rank in ranks.tolist() if rank not in self.ranks]
+        new = [rank for rank in ranks.tolist() if rank not in self.place]
         if new:
-            self.ranks += new
+            for rank in new:
+                self.place[rank] = len(self.place)
             shape = (len(self.looks), 3, len(new))
             self.looks = np.concatenate([self.looks, np.zeros(shape, bool)], axis=2)
-        row = np.zeros((1, 3, len(self.ranks)), bool)
-        row[0][:, [self.ranks.index(rank) for rank in ranks.tolist()]] = flags
+        row = np.zeros((1, 3, len(self.place)), bool)
+        row[0][:, [self.place[rank] for rank in ranks.tolist()]] = flags
         self.looks = np.concatenate([self.looks, row])[-policy.straggler_of :]
         counts: NDArray[np.int64] = self.looks.sum(axis=0)
         return counts
@@ -133,15 +134,16 @@ class Straggler:
         node_of: Mapping[int, str],
         step: int,
     ) -> Iterator[Verdict]:
-        slow = [self.ranks[i] for i in np.flatnonzero(hits[NOTICE] >= policy.straggler_hits)]
-        blamed = attribute(sorted(slow), self.ranks, node_of, policy=policy)
+        known = list(self.place)
+        slow = [known[i] for i in np.flatnonzero(hits[NOTICE] >= policy.straggler_hits)]
+        blamed = attribute(sorted(slow), known, node_of, policy=policy) if slow else []
         for who in blamed:
-            places = [self.ranks.index(rank) for rank in who.ranks]
+            places = [self.place[rank] for rank in who.ranks]
             self.opened[who.subject] = who
             yield self._verdict(who, hits[:, places].max(axis=1), policy, step)
         now = {who.subject for who in blamed}
         for subject, who in list(self.opened.items()):
-            places = [self.ranks.index(rank) for rank in who.ranks]
+            places = [self.place[rank] for rank in who.ranks]
             if subject not in now and hits[NOTICE, places].max() <= policy.straggler_clear_hits:
                 del self.opened[subject]
                 summary = f"{_called(who)} keeps up with its peers again at step {step}."

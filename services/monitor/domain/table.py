@@ -19,6 +19,9 @@ DEPTH = 64
 PATIENCE = 16
 """Steps a rank may lag before a step is closed without it."""
 
+RANKS_MAX = 8_192
+"""Ranks of a run that are looked at; those beyond are left out."""
+
 _EMPTY = np.iinfo(np.int64).max
 _COLUMNS = FIELDS[2:]
 _COLUMN = {name: number for number, name in enumerate(_COLUMNS)}
@@ -89,8 +92,9 @@ class StepTable:
 
     def add(self, node: str, rows: Rows) -> list[ClosedStep]:
         """Take rows of one node and return the steps that are whole now, in order."""
-        for rank in np.unique(rows["rank"]).tolist():
-            self._join(rank, node)
+        self._join(np.unique(rows["rank"]).tolist(), node)
+        if len(self.ranks) >= RANKS_MAX:
+            rows = rows[[rank in self._place for rank in rows["rank"].tolist()]]
         values = rows.view("<u1").reshape(len(rows), _ROW.itemsize)[:, 8:].copy().view("<f8")
         places = np.array([self._place[rank] for rank in rows["rank"].tolist()], dtype=np.int64)
         steps = rows["step"].astype(np.int64)
@@ -107,22 +111,21 @@ class StepTable:
 
     def last_steps(self) -> dict[int, int]:
         """Return the highest step each rank has reported among the open and newest steps."""
-        newest: dict[int, int] = {}
-        for slot in range(DEPTH):
-            for place in np.flatnonzero(self._seen[slot]).tolist():
-                rank = self.ranks[place]
-                newest[rank] = max(newest.get(rank, -1), int(self._kept[slot]))
-        return newest
+        newest = np.where(self._seen, self._kept[:, None], -1).max(axis=0, initial=-1).tolist()
+        return {rank: step for rank, step in zip(self.ranks, newest, strict=True) if step >= 0}
 
-    def _join(self, rank: int, node: str) -> None:
-        self.node_of[rank] = node
-        if rank in self._place:
-            return
-        self._place[rank] = len(self.ranks)
-        self.ranks.append(rank)
-        wider = np.full((DEPTH, 1, len(_COLUMNS)), np.nan)
-        self._values = np.concatenate([self._values, wider], axis=1)
-        self._seen = np.concatenate([self._seen, np.zeros((DEPTH, 1), bool)], axis=1)
+    def _join(self, ranks: list[int], node: str) -> None:
+        """Take in ranks that were not seen before, as long as there is room for them."""
+        new = [rank for rank in ranks if rank not in self._place]
+        new = new[: RANKS_MAX - len(self.ranks)]
+        if new:
+            for rank in new:
+                self._place[rank] = len(self.ranks)
+                self.ranks.append(rank)
+            wider = np.full((DEPTH, len(new), len(_COLUMNS)), np.nan)
+            self._values = np.concatenate([self._values, wider], axis=1)
+            self._seen = np.concatenate([self._seen, np.zeros((DEPTH, len(new)), bool)], axis=1)
+        self.node_of.update((rank, node) for rank in ranks if rank in self._place)
 
     def _take(self, step: int, places: NDArray[np.int64], values: Values) -> list[ClosedStep]:
         if step <= self.closed_to:

@@ -172,7 +172,7 @@ def _of_beat(watch: Watch, sample: BeatSeen, now: int, policy: Policy) -> Iterat
     watch.node_lost.heard[beat.node] = now
     if beat.ranks:
         watch.not_joined.joined.add(beat.node)
-    yield from watch.hang.judge(beat, now, policy, last_steps=watch.table.last_steps())
+    yield from watch.hang.judge(beat, now, policy, last_steps=watch.table.last_steps)
 
 
 def _of_tick(watch: Watch, sample: Tick, now: int, policy: Policy) -> Iterator[Verdict]:

@@ -222,6 +222,30 @@ async def test_garbage_is_counted_and_buried_and_stops_nothing(monitor: Monitor)
     assert len(buried) <= 20
 
 
+async def test_a_fault_in_one_runs_rules_spares_the_others(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours is a finding, and the next sample is judged again."""
+    await monitor.start_job()
+    run = monitor.parts.watching.runs.get(JOB, 1)
+    assert run is not None
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(type(run), "take", broken)
+    await monitor.block([{"step": 1, "rank": 0, "loss": 1.0}])
+    await eventually(lambda: monitor.parts.watching.ignored.get("failed"))
+    monkeypatch.undo()
+    await monitor.block([{"step": 2, "rank": 0, "loss": float("inf")}])
+
+    async def kinds() -> bool:
+        found = {f.data["kind"] for f in await _facts(monitor, "alert.firing")}
+        return {"non_finite", "platform_finding"} <= found
+
+    assert await eventually(kinds)
+
+
 async def test_curves_are_kept_in_objects_and_joined_over_attempts(tmp_path: Path) -> None:
     """Parts in Objects outlive the process; re-run steps keep their attempt's number."""
     ports = memory_ports()
