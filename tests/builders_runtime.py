@@ -128,9 +128,7 @@ def some_settings(state: Path, **values: Any) -> Settings:
 def memory_ports(clock: Clock | None = None, bus: MemoryBus | None = None) -> Ports:
     """Five memory adapters."""
     clock = clock or SystemClock()
-    return Ports(
-        clock, bus or MemoryBus(clock), MemoryJournal(), MemoryViews(), MemoryObjects()
-    )
+    return Ports(clock, bus or MemoryBus(clock), MemoryJournal(), MemoryViews(), MemoryObjects())
 
 
 async def eventually(

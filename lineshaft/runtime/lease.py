@@ -9,6 +9,7 @@ changed on its own monotonic clock; no clock of another machine is compared.
 Correctness never rests on a lease, only on the append's compare-and-set.
 """
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +20,18 @@ from lineshaft.ports import Clock, Journal, Mark, StoreUnavailable
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def holder_of_this_process(replica: str, instance: int = 0) -> str:
+_instances = itertools.count(1)
+
+
+def holder_of_this_process(replica: str) -> str:
     """Return ``replica@boot/pids/pid/start/instance``: this process, unmistakably.
 
-    ``pids`` is the process-id namespace; without ``/proc`` the parts are ``-`` and no other
-    process can be proven gone.
+    Each call gives another instance, so that two hosts in one process are two holders. ``pids``
+    is the process-id namespace; without ``/proc`` the parts are ``-`` and no other process can
+    be proven gone.
     """
     boot, namespace, start = _boot_id(), _pid_namespace(), _start_of(os.getpid())
-    return f"{replica}@{boot}/{namespace}/{os.getpid()}/{start}/{instance}"
+    return f"{replica}@{boot}/{namespace}/{os.getpid()}/{start}/{next(_instances)}"
 
 
 def is_gone(holder: str) -> bool:

@@ -48,7 +48,7 @@ def configure(level: str = "info", *, as_json: bool | None = None) -> None:
     structlog.configure(
         processors=[*shared, *ending],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it is at the time
         cache_logger_on_first_use=False,
     )
     # Libraries log through the standard module: the same form, warnings and worse only.

@@ -14,7 +14,15 @@ from typing import Any, Protocol
 
 from lineshaft.contracts import events, limits, subjects
 from lineshaft.contracts.events import EventError, Fact
-from lineshaft.ports import Bus, BusUnavailable, Clock, Entry, Journal, Mark, StoreUnavailable
+from lineshaft.ports import (
+    Bus,
+    BusUnavailable,
+    Clock,
+    Entry,
+    Journal,
+    StoreUnavailable,
+    StreamState,
+)
 
 COMPARE_EVERY_MS = 5_000
 MARK_EVERY_MS = 1_000
@@ -59,13 +67,26 @@ class Led(Protocol):
 
 @dataclass(slots=True)
 class _Track:
-    """How far one stream is published. ``seq`` is the watermark, ``marked`` what the mark says."""
+    """How far one stream is published, and what the bus said of its streams then.
+
+    ``seq`` is the watermark; ``bus`` maps a family to {created, last} of its stream on the bus.
+    Both are written in one mark, ``relay/<stream>``.
+    """
 
     epoch: int
     seq: int
     version: int
-    marked: int
+    bus: dict[str, dict[str, Any]]
+    is_moved: bool = False
     queue: deque[Entry] = field(default_factory=deque)
+
+    def has_lost(self, family: str, state: StreamState | None) -> bool:
+        """Tell whether the bus's stream is another or shorter than what is remembered."""
+        before = self.bus.get(family)
+        if before is None or state is None:
+            return state is None
+        is_other = state.created != str(before["created"])
+        return is_other or state.last_sequence < int(before["last"])
 
 
 def fact_of(service: str, entry: Entry, index: int, *, is_replay: bool = False) -> Fact:
@@ -123,7 +144,6 @@ class Relay:
         )
         self._tracks: dict[str, _Track] = {}
         self._woken = asyncio.Event()
-        self._bus_mark: Mark | None = None
         self._highest: dict[str, int] = {}
         self._compared_with: int | None = None  # the generation of the connection
         self._compared_at = self._marked_at = 0
@@ -163,8 +183,8 @@ class Relay:
         if generation != self._compared_with:
             await self._bus.provision()  # also streams in memory, which no restart survives
         if generation != self._compared_with or now - self._compared_at >= COMPARE_EVERY_MS:
-            await self._compare()
             self._compared_with, self._compared_at = generation, now
+            await self._compare()
         await _all(self._drain(stream) for stream in self._host.led_streams())
         if now - self._marked_at >= MARK_EVERY_MS:
             await self.write_marks()
@@ -187,9 +207,11 @@ class Relay:
         if track is None or track.epoch != epoch:
             name = f"relay/{stream}"
             mark = (await self._journal.marks(name)).get(name)
-            seq = 0 if mark is None else int(mark.value["seq"])
+            value: dict[str, Any] = {"seq": 0, "bus": {}} if mark is None else mark.value
             version = 0 if mark is None else mark.version
-            track = self._tracks[stream] = _Track(epoch, seq, version, seq)
+            track = _Track(epoch, int(value["seq"]), version, dict(value["bus"]))
+            self._tracks[stream] = track
+            self._compared_with = None  # what its last leader saw may be lost since
         return track
 
     async def _drain(self, stream: str) -> None:
@@ -199,7 +221,7 @@ class Relay:
             if not entries:
                 return
             await self._publish(entries)
-            track.seq = entries[-1].seq
+            track.seq, track.is_moved = entries[-1].seq, True
 
     async def _page(self, track: _Track, stream: str) -> list[Entry]:
         while track.queue and track.queue[0].seq <= track.seq:
@@ -245,55 +267,58 @@ class Relay:
 
     async def _compare(self) -> None:
         """Compare the bus's streams with what is remembered; publish again what they lost."""
-        name = f"relay-bus/{self._service}"
-        if self._bus_mark is None:
-            self._bus_mark = (await self._journal.marks(name)).get(name, Mark(name, {}, 0))
-        known: dict[str, Any] = self._bus_mark.value
-        lost = []
-        for family in self._families:
-            state = await self._bus.state(family)
-            before: dict[str, Any] | None = known.get(family)
-            highest = max(self._highest.get(family, 0), before["last"] if before else 0)
-            is_other = bool(before and state and state.created != before["created"])
-            if state is None or is_other or state.last_sequence < highest:
-                lost.append(family)
-        if lost:
-            await self._bus.provision(lost)
-            has_memory = [family for family in lost if family in known]
-            if has_memory:
-                self._alarm("bus_lost", ",".join(has_memory), "the bus lost events: sent again")
-            await self._replay(lost)
-            for family in lost:
-                self._highest.pop(family, None)
-        if lost or any(family not in known for family in self._families):
-            await self._remember()
-
-    async def _remember(self) -> None:
-        """Write down what the bus says now; a mark of another process is read again next time."""
-        value = {}
-        for family in self._families:
-            state = await self._bus.state(family)
-            if state is not None:
-                value[family] = {"created": state.created, "last": state.last_sequence}
-                self._highest[family] = max(state.last_sequence, self._highest.get(family, 0))
-        assert self._bus_mark is not None
-        name, version = self._bus_mark.name, self._bus_mark.version
-        self._bus_mark = await self._journal.mark(name, value, version)
-
-    async def _replay(self, families: Sequence[str]) -> None:
+        states = await self._states()
+        gone = {
+            family
+            for family, state in states.items()
+            if state is None or state.last_sequence < self._highest.get(family, 0)
+        }
+        lost: dict[str, list[str]] = {}
         for stream in self._host.led_streams():
             track = await self._track(stream)
-            since = self._clock.now() - limits.REPUBLISH_WINDOW_S * 1000
-            open_since = self._open_since(self._host.state(stream))
-            since = since if open_since is None else min(since, open_since)
-            after = await self._before(stream, since, track.seq)
-            while after < track.seq:
-                limit = min(PAGE_ENTRIES, track.seq - after)
-                page = [entry async for entry in self._journal.read(stream, after, limit=limit)]
-                if not page:
-                    break
-                await self._publish(page, families=families)
-                after = page[-1].seq
+            mine = [f for f in self._families if f in gone or track.has_lost(f, states[f])]
+            if mine:
+                lost[stream] = mine
+        if lost:
+            await self._repair(lost)
+            states = await self._states()
+        for stream in self._host.led_streams():
+            self._remember(await self._track(stream), states)
+
+    async def _states(self) -> dict[str, StreamState | None]:
+        return {family: await self._bus.state(family) for family in self._families}
+
+    async def _repair(self, lost: dict[str, list[str]]) -> None:
+        families = sorted({family for mine in lost.values() for family in mine})
+        await self._bus.provision(families)
+        if any(family in self._tracks[s].bus for s, mine in lost.items() for family in mine):
+            self._alarm("bus_lost", ",".join(families), "the bus lost events: sent again")
+        for family in families:
+            self._highest.pop(family, None)
+        for stream, mine in lost.items():
+            await self._replay(stream, mine)
+
+    def _remember(self, track: _Track, states: dict[str, StreamState | None]) -> None:
+        for family, state in states.items():
+            if state is not None and track.bus.get(family, {}).get("created") != state.created:
+                track.bus[family] = {"created": state.created, "last": state.last_sequence}
+                track.is_moved = True
+
+    async def _replay(self, stream: str, families: Sequence[str]) -> None:
+        track = await self._track(stream)
+        since = self._clock.now() - limits.REPUBLISH_WINDOW_S * 1000
+        open_since = self._open_since(self._host.state(stream))
+        since = since if open_since is None else min(since, open_since)
+        after = await self._before(stream, since, track.seq)
+        while after < track.seq:
+            limit = min(PAGE_ENTRIES, track.seq - after)
+            page = [entry async for entry in self._journal.read(stream, after, limit=limit)]
+            if not page:
+                break
+            await self._publish(page, families=families)
+            after = page[-1].seq
+        for family in families:  # a shorter one is as long as it is now
+            track.bus.pop(family, None)
 
     async def _before(self, stream: str, since: int, last: int) -> int:
         """Return the seq behind which entries are of ``since`` or later (by bisection)."""
@@ -310,26 +335,16 @@ class Relay:
     # -- marks --------------------------------------------------------------------------------
 
     async def write_marks(self) -> None:
-        """Write down how far everything is published: the bus's side first, then ours.
-
-        The other way round a crash in between could leave a lost tail unnoticed.
-        """
-        moved = [name for name, track in self._tracks.items() if track.seq > track.marked]
-        if not moved:
-            return
-        mark = self._bus_mark
-        if mark is not None:
-            value = {
-                family: {**seen, "last": max(seen["last"], self._highest.get(family, 0))}
-                for family, seen in mark.value.items()
-            }
-            if value != mark.value:
-                self._bus_mark = await self._journal.mark(mark.name, value, mark.version)
-        for stream in moved:
-            track = self._tracks[stream]
-            seq = track.seq
-            written = await self._journal.mark(f"relay/{stream}", {"seq": seq}, track.version)
+        """Write down how far everything is published. Raises ``StoreUnavailable``."""
+        for stream, track in list(self._tracks.items()):
+            if not track.is_moved:
+                continue
+            for family, seen in track.bus.items():
+                seen["last"] = max(seen["last"], self._highest.get(family, 0))
+            value = {"seq": track.seq, "bus": track.bus}
+            written = await self._journal.mark(f"relay/{stream}", value, track.version)
             if written is None:  # another leader's; read again when we lead again
                 self._tracks.pop(stream, None)
             else:
-                track.version, track.marked = written.version, seq
+                track.version = written.version
+                track.is_moved = track.seq != written.value["seq"]

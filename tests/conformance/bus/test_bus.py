@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.builders_runtime import eventually
-from tests.conformance.bus.conftest import Rig
 
 from lineshaft.ports import BusUnavailable, Message, NobodyAnswers, Request
+from tests.builders_runtime import eventually
+from tests.conformance.bus.conftest import Rig
 
 JOB = "lineshaft.job.queued.p.t.j-1"
 OTHER = "lineshaft.job.placed.p.t.j-1"

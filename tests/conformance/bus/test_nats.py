@@ -10,13 +10,13 @@ from pathlib import Path
 
 import nats
 import pytest
-from tests.builders_runtime import eventually
 
 from lineshaft.adapters.bus import provision
 from lineshaft.adapters.bus.nats import NatsBus
 from lineshaft.adapters.bus.nats_server import NatsServer
 from lineshaft.contracts import subjects
 from lineshaft.ports import BusUnavailable, Request
+from tests.builders_runtime import eventually
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.builders_runtime import a_ledger_service  # noqa: E402
-
-from lineshaft.runtime.service import run_until_signal  # noqa: E402
+from lineshaft.runtime.service import run_until_signal
+from tests.builders_runtime import a_ledger_service
 
 if __name__ == "__main__":
     state, url, token = sys.argv[1:]

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.builders_runtime import a_ledger_service, a_message, eventually, seen_in
 
 from lineshaft.adapters.bus.nats import NatsBus
 from lineshaft.adapters.bus.nats_server import NatsServer
@@ -20,6 +19,7 @@ from lineshaft.adapters.bus.provision import ACK_WAIT_S
 from lineshaft.ports import BusUnavailable
 from lineshaft.runtime import rpc
 from lineshaft.runtime.service import Service
+from tests.builders_runtime import a_ledger_service, a_message, eventually, seen_in
 
 SUBJECT = "lineshaft.in.priority"
 
@@ -169,9 +169,7 @@ async def test_a_killed_service_is_followed_at_once(
         except (BusUnavailable, rpc.RpcError):
             return 0
 
-    process = await asyncio.create_subprocess_exec(
-        *arguments, stderr=asyncio.subprocess.DEVNULL
-    )
+    process = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.DEVNULL)
     sending = asyncio.create_task(send(bus, range(2000)))
 
     async def has_some() -> bool:

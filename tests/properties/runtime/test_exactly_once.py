@@ -5,12 +5,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.builders_runtime import Ledger, a_fact, a_host, entries_of
 
 from lineshaft.adapters.journal.memory import MemoryJournal
 from lineshaft.ports import AppendStatus, StoreUnavailable
 from lineshaft.runtime.decider import OutcomeKind
 from lineshaft.runtime.lane import Lane, events_of_cause
+from tests.builders_runtime import Ledger, a_fact, a_host, entries_of
 
 ANSWERS = [AppendStatus.UNKNOWN, AppendStatus.SEQ_CONFLICT, StoreUnavailable("away")]
 facts = st.tuples(st.integers(0, 11), st.integers(0, 2))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.builders_runtime import BROKEN, REFUSED, a_fact, a_host, a_message
 
 from lineshaft.adapters.bus.memory import MemoryBus
 from lineshaft.adapters.clock import VirtualClock
@@ -18,6 +17,7 @@ from lineshaft.ports import BusUnavailable, Message, StoreUnavailable
 from lineshaft.runtime.decider import FactRefused
 from lineshaft.runtime.delivery import Consumption, Delivery, nack_delay_ms
 from lineshaft.runtime.host import DeciderHost
+from tests.builders_runtime import BROKEN, REFUSED, a_fact, a_host, a_message
 
 IN = Consumption("in", ("lineshaft.in.>",), "test-in")
 
@@ -66,9 +66,7 @@ async def rig() -> AsyncIterator[Rig]:
     alarms: list[tuple[str, str, str]] = []
     host = a_host(journal, clock, alarms=alarms)
     await host.start()
-    delivery = Delivery(
-        "registry", host, bus=bus, clock=clock, alarm=lambda *a: alarms.append(a)
-    )
+    delivery = Delivery("registry", host, bus=bus, clock=clock, alarm=lambda *a: alarms.append(a))
     yield Rig(delivery, host, journal, bus, clock, alarms)
     await host.stop()
 

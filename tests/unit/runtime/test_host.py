@@ -4,6 +4,16 @@ import asyncio
 from typing import Any
 
 import pytest
+
+from lineshaft.adapters.clock import SystemClock, VirtualClock
+from lineshaft.adapters.journal.memory import MemoryJournal
+from lineshaft.adapters.objects.memory import MemoryObjects
+from lineshaft.contracts import limits
+from lineshaft.ports import AppendStatus, StoreUnavailable
+from lineshaft.runtime import lease
+from lineshaft.runtime.decider import OutcomeKind
+from lineshaft.runtime.host import DecisionFailed, NotLeader
+from lineshaft.runtime.snapshots import mark_of
 from tests.builders_runtime import (
     BROKEN,
     DUE,
@@ -16,16 +26,6 @@ from tests.builders_runtime import (
     entries_of,
     eventually,
 )
-
-from lineshaft.adapters.clock import SystemClock, VirtualClock
-from lineshaft.adapters.journal.memory import MemoryJournal
-from lineshaft.adapters.objects.memory import MemoryObjects
-from lineshaft.contracts import limits
-from lineshaft.ports import AppendStatus, StoreUnavailable
-from lineshaft.runtime import lease
-from lineshaft.runtime.decider import OutcomeKind
-from lineshaft.runtime.host import DecisionFailed, NotLeader
-from lineshaft.runtime.snapshots import mark_of
 
 
 def a_dead_holder(replica: str = "one") -> str:

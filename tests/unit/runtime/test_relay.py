@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.builders_runtime import a_fact, a_host
 
 from lineshaft.adapters.bus.memory import MemoryBus
 from lineshaft.adapters.clock import VirtualClock
@@ -16,6 +15,7 @@ from lineshaft.contracts import limits
 from lineshaft.ports import BusUnavailable, Entry
 from lineshaft.runtime.host import DeciderHost
 from lineshaft.runtime.relay import COMPARE_EVERY_MS, Relay
+from tests.builders_runtime import a_fact, a_host
 
 WINDOW_MS = 30_000
 
@@ -170,9 +170,8 @@ async def test_what_is_open_is_published_again_however_old(rig: Rig) -> None:
 
 async def test_an_event_that_cannot_be_published_stops_no_other(rig: Rig) -> None:
     """It is an alarm; the line goes on."""
-    from tests.builders_runtime import Ledger
-
     from lineshaft.contracts.events import Event
+    from tests.builders_runtime import Ledger
 
     class Odd(Ledger):
         def decide(self, state: Any, fact: Any, *, now: int, policy: Any) -> list[Event]:
