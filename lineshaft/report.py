@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lineshaft.contracts import limits
+from lineshaft.contracts.telemetry import reported
 
 SOCKET_VARIABLE = "LINESHAFT_AGENT_SOCKET"
 RANK_VARIABLES = ("LINESHAFT_RANK", "RANK")
@@ -227,7 +228,9 @@ def report(step: int, loss: float | None = None, **metrics: Any) -> None:
             return
         values = {"loss": loss, **metrics}
         numbers = {name: _number(value) for name, value in values.items() if value is not None}
-        row = {name: value for name, value in numbers.items() if name in _ROW and value is not None}
+        row = {
+            n: reported(value) for n, value in numbers.items() if n in _ROW and value is not None
+        }
         reporter.channel.send({"op": "step", "step": int(step), **row, **reporter.times()})
         for name, value in numbers.items():
             if name not in _ROW and value is not None and not math.isinf(value):

@@ -181,6 +181,7 @@ def observed_around(texts: Sequence[str], at: int, values: Mapping[str, Any]) ->
         "around": values.get("around", []),
         "host_memory": values.get("host_memory"),
         "class": values.get("failure_class"),
+        "kind": values.get("error_kind"),
         "last_line": texts[-1] if texts else "",
     }
 

@@ -122,6 +122,7 @@ class Watching:
             "last_line": last_words([*texts, *said]),
             "class": error.get("class"),
             "agent_class": data.get("class"),
+            "kind": error.get("kind"),
             "around": [],
             "host_memory": None,
         }

@@ -41,7 +41,28 @@ def of_exit(
     return [
         _noted(job, fact, told, None),
         *_diagnose(current, job, found, attempt=fact.attempt or 0, now=now),
+        *_of_numbers(current, job, fact, found, now=now),
     ]
+
+
+def _of_numbers(
+    current: WatchState, job: JobWatch, fact: Fact, found: Diagnosis, *, now: int
+) -> list[Event]:
+    """Raise ``non_finite`` too when that is what a rank's own guard ended it for."""
+    if (fact.data.get("observed") or {}).get("kind") != "non_finite":
+        return []
+    trouble = Trouble(
+        "non_finite",
+        "run",
+        AlertStatus.CONFIRMED,
+        Severity.CRITICAL,
+        found.summary,
+        fact.attempt or 0,
+        {"at": found.evidence["at"], "last_line": found.evidence["last_line"]},
+        found.node,
+        found.rank,
+    )
+    return raise_alert(current, job, trouble, now)
 
 
 def of_end(current: WatchState, job: JobWatch, fact: Fact, now: int, policy: Policy) -> list[Event]:

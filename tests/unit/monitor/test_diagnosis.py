@@ -1,5 +1,6 @@
 """Diagnoses of ranks that ended: who was the root, of which class, what to do."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,6 +121,26 @@ def test_a_root_that_is_heard_late_is_still_told() -> None:
     assert [d["rank"] for d in line.of("run.diagnosed")] == [0, 1]
     line.take(an_exit(2, signal=9, at=NOW + 50))
     assert len(line.of("run.diagnosed")) == 2
+
+
+def test_the_numeric_guard_of_a_rank_raises_its_alert_too() -> None:
+    """A rank that ended itself over a loss that is no number is told as what it is."""
+    line = _line()
+    line.take(an_exit(0, exit_code=43, failure_class="user_code", error_kind="non_finite"))
+    assert {a["kind"] for a in line.of("alert.firing")} == {"rank_exited", "non_finite"}
+
+
+def test_an_end_that_its_agent_saw_after_another_waits() -> None:
+    """Two ranks of a node ended badly: the agent's root is diagnosed, in any order of hearing."""
+    line = _line()
+    second = an_exit(0, exit_code=1, at=NOW + 5)
+    line.take(replace(second, data={**second.data, "root": False, "ended_at": NOW + 5}))
+    assert not line.of("run.diagnosed")
+    first = an_exit(1, signal=9, at=NOW + 90)
+    line.take(replace(first, data={**first.data, "root": True, "ended_at": NOW}))
+    line.wait(5_000)
+    (found,) = line.of("run.diagnosed")
+    assert (found["rank"], found["evidence"]["at"]) == (1, NOW)
 
 
 def test_an_end_after_a_wanted_stop_is_no_fault() -> None:
