@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -165,7 +164,7 @@ def a_script(root: Path, body: str = REPORTING, name: str = "train.py") -> Path:
     return path
 
 
-def a_run(  # noqa: PLR0913 - a builder names what a test cares about
+def a_run(
     job: str,
     command: list[str] | None,
     *,
@@ -225,4 +224,4 @@ def python(path: Path, *arguments: str) -> list[str]:
 
 def shared_memory() -> set[str]:
     """Return what lies in /dev/shm."""
-    return set(os.listdir("/dev/shm"))
+    return {path.name for path in Path("/dev/shm").iterdir()}

@@ -90,7 +90,7 @@ async def _run(order: Order) -> int:
     agent = Agent(order, bus, objects, SystemClock())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, agent.signalled)
+        loop.add_signal_handler(number, agent.stops.signalled)
     try:
         return await agent.run()
     finally:

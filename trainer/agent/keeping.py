@@ -69,14 +69,14 @@ class Records:
             report.cancel()
 
     async def _create(self, key: str, body: dict[str, Any], patience_ms: int) -> dict[str, Any]:
-        raw = json.dumps(body, separators=(",", ":")).encode()
+        raw = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
         if len(raw) > limits.RECORD_BYTES_MAX:
             raise NotRecorded(f"{key}: a record of {len(raw)} bytes is too large")
         deadline = self._clock.monotonic() + patience_ms
         while True:
             try:
                 await self._objects.put(key, raw)
-                return body
+                return dict(json.loads(raw))
             except ObjectExists:
                 return await self._standing(key)
             except (StoreUnavailable, OSError) as error:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
+from itertools import accumulate
 from pathlib import Path
 
 from lineshaft.contracts import limits, records
@@ -22,6 +23,7 @@ from trainer.agent.order import Order
 AGENT_RANK = -1
 _LOOK_EVERY_MS = 100
 _READ_BYTES_MAX = 1024 * 1024
+_LAST_BYTES_MAX = 96 * 1024
 _BEHIND_BYTES_MAX = 32 * 1024 * 1024
 _LIVE_BYTES_MAX = 256 * 1024
 _LINES_PER_BLOCK_MAX = 512
@@ -111,8 +113,11 @@ class Logs:
         self._add([(AGENT_RANK, "agent", text)])
 
     def last_lines(self, rank: int) -> list[str]:
-        """Return the last lines of a rank, oldest first."""
-        return list(self._last.get(rank, ()))
+        """Return the last lines of a rank, oldest first, as many as a record has room for."""
+        lines = list(self._last.get(rank, ()))
+        sizes = accumulate(len(line.encode()) for line in reversed(lines))
+        fitting = sum(size <= _LAST_BYTES_MAX for size in sizes)
+        return lines[len(lines) - fitting :]
 
     async def run(self) -> None:
         """Follow and keep until cancelled."""

@@ -15,6 +15,7 @@ from lineshaft.contracts.subjects import RunAddress
 from lineshaft.contracts.telemetry import Beat, Metric, pack, pack_beat
 from lineshaft.ports import Bus, BusUnavailable, Clock
 from trainer.agent import procfs
+from trainer.agent.devices import DeviceSampler
 from trainer.agent.order import Order
 from trainer.agent.progress import Progress
 
@@ -37,6 +38,7 @@ class Relay:
         self._full = asyncio.Event()
         self._dropped = 0
         self._machine = procfs.MachineSampler(order.run_folder)
+        self.devices = DeviceSampler(order, clock)
         self._sampled_at: int | None = None
         self._boot_id = procfs.boot_id()
 
@@ -98,7 +100,7 @@ class Relay:
         if self._sampled_at is not None and now - self._sampled_at < _SAMPLE_EVERY_MS:
             return {}
         self._sampled_at = now
-        return self._machine.sample()
+        return self._machine.sample() | self.devices.latest
 
     async def beat_forever(self) -> None:
         """Send a beat every ``BEAT_EVERY_MS`` until cancelled, whatever happens to telemetry."""

@@ -94,7 +94,13 @@ def _devices(order: Order) -> dict[str, str]:
     resources = order.spec.get("resources") or {}
     if resources.get("gpuType", "cpu") == "cpu":
         return {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(str(slot) for slot in order.slots)}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(str(slot) for slot in order.slots),
+        # What a hanging collective leaves behind: without these there is no record to read.
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(order.ranks_folder / "nccl-"),
+    }
 
 
 def _ours(order: Order, socket_path: Path) -> dict[str, str]:

@@ -7,9 +7,9 @@ things. Records are created before anyone is told.
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +44,12 @@ from trainer.agent.staging import (
     fill,
     loose,
 )
+from trainer.agent.stops import Stops
 from trainer.agent.watching import CLASS_OF_EXIT, RankWatch, describe
 
-INTENT_FILE = "intent.json"
 _LOOK_S = 0.1
 _CLOSE_S = 8.0
-_INTENT_LOOK_MS = 500
+_FENCE_LOOK_MS = 500
 _FENCE_PATIENCE_MS = 60_000
 _PEERS_FAIL_TOO_MS = 200
 _KILL_MARGIN_MS = 2_000
@@ -90,8 +90,8 @@ class Agent:
         self.ranks = RankWatch(order, self.progress, clock)
         answers = Answers(order, self.progress, self.records)
         self.desk = Desk(self.progress, self.relay, answers.by_question(), now=clock.now)
+        self.stops = Stops(order, self.progress, self.desk, clock)
         self._starters: list[asyncio.subprocess.Process] = []
-        self._stop_came = asyncio.Event()
         self._started: asyncio.Task[None] | None = None
         self._node: dict[str, Any] = {}
         self._warnings: list[str] = []
@@ -101,16 +101,18 @@ class Agent:
         works: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self.relay.run,
             self.relay.beat_forever,
+            self.relay.devices.run,
             self.logs.run,
             self.logs.run_live,
             self.hang.run,
-            self._look_for_stop,
+            self.stops.run,
         ]
         behind = [asyncio.create_task(work()) for work in works]
         try:
             ending = await self._live()
-        except (OSError, NotRecorded) as error:
-            ending = Ending("failed", _INFRASTRUCTURE, f"the agent: {error}")
+        except Exception as error:  # whatever it is, the ranks end and the run is told of
+            traceback.print_exc()
+            ending = Ending("failed", _INFRASTRUCTURE, f"the agent: {error!r}")
         try:
             return await self._end(ending)
         finally:
@@ -118,12 +120,6 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*behind, return_exceptions=True)
             await self.desk.close()
-
-    def signalled(self) -> None:
-        """Take a SIGTERM: obey the intent that stands beside the order. Twice is once."""
-        if not self._take_intent() and self.progress.stop is None:
-            deadline = self.clock.now() + self.order.grace_ms
-            self._obey(StopOrder(StopIntent.FAULT.value, "the agent was told to end", deadline))
 
     # From the order to the ranks.
 
@@ -154,7 +150,7 @@ class Agent:
             except (StoreUnavailable, OSError):
                 if self.clock.monotonic() > deadline:
                     raise NotRecorded("the store of fences does not answer") from None
-            await self.clock.sleep(_INTENT_LOOK_MS)
+            await self.clock.sleep(_FENCE_LOOK_MS)
 
     async def _prepare(self, env: dict[str, str]) -> Ending | None:
         """Run the preparation of data and model; return an ending when the run ends with it."""
@@ -164,7 +160,7 @@ class Agent:
             self.logs.follow(output.with_suffix(f".{stream}"), AGENT_RANK, f"prepare {stream}")
         command = [sys.executable, "-u", "-m", "trainer.prepare", "--order", str(self.order.path)]
         child = await starting.start(command, env, output=output, cwd=self.order.node_folder)
-        stop = asyncio.create_task(self._stop_came.wait())
+        stop = asyncio.create_task(self.stops.came.wait())
         done = asyncio.create_task(child.wait())
         await asyncio.wait((stop, done), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -242,7 +238,7 @@ class Agent:
         self.progress.phase = "failing"
         await self.clock.sleep(_PEERS_FAIL_TOO_MS)
         self._look()
-        self.logs.look()
+        await self.logs.keep_now()
         bad = [end for end in self.progress.ended if not end.is_clean]
         kept = [self._record_exit(end, is_root=end is bad[0]) for end in bad]
         await asyncio.gather(end_all(self.order, self.clock), *kept)
@@ -371,29 +367,3 @@ class Agent:
             await self.records.keep(ended_key(self.order), "run.ended", body)
         await self.records.flush(3.0)
         return ending.exit_code
-
-    # Stops.
-
-    async def _look_for_stop(self) -> None:
-        """Notice an intent also when its signal was missed, and one that is raised."""
-        while True:
-            self._take_intent()
-            await self.clock.sleep(_INTENT_LOOK_MS)
-
-    def _take_intent(self) -> bool:
-        path = self.order.node_folder / INTENT_FILE
-        try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-            stop = StopOrder(
-                str(body["intent"]), str(body.get("reason", "")), int(body["deadline_ms"])
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-        if stop != self.progress.stop:
-            self._obey(stop)
-        return True
-
-    def _obey(self, stop: StopOrder) -> None:
-        self.progress.stop = stop
-        self._stop_came.set()
-        self.desk.announce(stop)

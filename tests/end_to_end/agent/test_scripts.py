@@ -158,7 +158,8 @@ async def test_a_script_keeps_its_files(place: Place) -> None:
     """What a script leaves in LINESHAFT_OUTPUT_DIR is staged, named by a manifest, and saved."""
     job = a_job()
     body = (
-        "import os, pathlib\nprint('kept')\nout = pathlib.Path(os.environ['LINESHAFT_OUTPUT_DIR'])\n"
+        "import os, pathlib\nprint('kept')\n"
+        "out = pathlib.Path(os.environ['LINESHAFT_OUTPUT_DIR'])\n"
         "(out / 'sub').mkdir()\n(out / 'sub' / 'w.bin').write_bytes(b'1234')\n"
     )
     target = place.root / "saved"
