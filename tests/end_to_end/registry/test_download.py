@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from services.registry.server import HttpServer
 from tests.builders_registry import NAME, PureJournal, a_job, a_manifest, examined
 
 TOKEN = "a-token"
+ROOT = Path(__file__).parents[3]
 WEIGHTS = random.Random(7).randbytes(3_000_000)
 CONTENTS = {
     "model.safetensors": WEIGHTS,
@@ -151,6 +153,28 @@ async def test_an_interrupted_pull_goes_on_where_it_was(registry: Registry, tmp_
     assert 0 < report.moved < 2_000_000
     assert _read(tmp_path).pop("model.safetensors") == WEIGHTS
     assert not (tmp_path / manifest.PARTIAL_FOLDER).exists()
+
+
+async def test_a_client_that_is_killed_goes_on_where_it_was(
+    registry: Registry, tmp_path: Path
+) -> None:
+    """By SIGKILL, in a process of its own, in the middle of a part."""
+    registry.objects.reads_left, registry.objects.does_hang = 20, True
+    script = f"""
+import asyncio, pathlib
+from lineshaft.contracts import limits
+from lineshaft.sdk.download import pull
+limits.PART_BYTES = {limits.PART_BYTES}
+asyncio.run(pull({registry.url!r}, {TOKEN!r}, {NAME!r}, pathlib.Path({str(tmp_path)!r})))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, cwd=ROOT)
+    await registry.objects.is_reached.wait()
+    process.kill()
+    await process.wait()
+    registry.objects.reads_left = 1_000_000
+    report = await registry.pull(tmp_path)
+    assert 1_000_000 < report.moved < 3_000_000 - 10 * limits.PART_BYTES
+    assert verify(tmp_path).files == 4
 
 
 async def test_a_server_that_is_killed_in_the_middle_and_comes_back(
