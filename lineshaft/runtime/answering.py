@@ -7,12 +7,13 @@ from typing import Any, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from lineshaft.contracts import limits
-from lineshaft.ports import BusUnavailable, Request, StoreUnavailable
+from lineshaft.ports import BusUnavailable, Clock, Request, StoreUnavailable
 from lineshaft.runtime import rpc
 from lineshaft.runtime.decider import FactRefused
 from lineshaft.runtime.host import DeciderHost, DecisionFailed, NotLeader
 from lineshaft.runtime.rpc import RpcError
 
+LEADING_LOOKS, LEADING_LOOK_MS = 20, 100
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -28,6 +29,7 @@ class Shell(Protocol):
     """What answering needs of the service around it."""
 
     name: str
+    clock: Clock
     host: DeciderHost
     log: FilteringBoundLogger
 
@@ -79,6 +81,15 @@ async def _answer(shell: Shell, verb: Verb, params: dict[str, Any]) -> dict[str,
         # What another service decided may never concern us: then it is answered as it is.
         if not is_there and stream in shell.host.lanes:
             raise RpcError("unavailable", f"{stream} has not reached {seq} yet", "ask again")
-    if verb.needs_leader and not shell.host.led_streams():
+    if verb.needs_leader and not await _leads(shell):
         raise NotLeader(f"this process leads no stream of {shell.name}")
     return await verb.handler(params)
+
+
+async def _leads(shell: Shell) -> bool:
+    """Tell whether this process leads, waiting for a renewal that a busy machine held up."""
+    for _ in range(LEADING_LOOKS):
+        if shell.host.led_streams():
+            return True
+        await shell.clock.sleep(LEADING_LOOK_MS)
+    return False

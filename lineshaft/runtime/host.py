@@ -223,7 +223,7 @@ class DeciderHost:
         """Answer what has no outcome, and distrust the state of its streams."""
         for piece in pieces:
             if piece.outcome is None:
-                self.lanes[piece.stream].reset()
+                self.lanes[piece.stream].distrust()
                 piece.settle(OutcomeKind.AGAIN, reason)
 
     async def _round(self, pieces: list[Piece]) -> None:
@@ -281,10 +281,10 @@ class DeciderHost:
             fresh = await self._drop_known(lane, pieces)
             return lane.draft(fresh, now=now, policy=self._policy)[0]
         except LaneBroken:
-            lane.reset()
+            lane.distrust()
             return None
         except StoreUnavailable as error:
-            lane.reset()
+            lane.distrust()
             for piece in pieces:
                 if piece.outcome is None:
                     piece.settle(OutcomeKind.AGAIN, UNAVAILABLE + str(error))
@@ -317,7 +317,7 @@ class DeciderHost:
                     is_recorded = piece.fact.id in entry.causes
                     piece.settle(OutcomeKind.DECIDED, seq=entry.seq if is_recorded else None)
                 continue
-            lane.reset()
+            lane.distrust()
             if verdict is Verdict.UNDECIDED:
                 # A commit may still arrive late; then the repeated facts are known by their ids.
                 for piece in draft.pieces:

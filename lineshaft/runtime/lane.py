@@ -82,13 +82,23 @@ class Lane:
         self.holder = ""
         self.snapshot_seq = 0
 
-    def reset(self) -> None:
-        """Forget the state; what is in the journal is loaded before the next decision."""
+    def distrust(self) -> None:
+        """Have the state loaded anew before the next decision.
+
+        What is committed stays visible meanwhile: it was true, and an empty state never is.
+        """
         self.is_loaded = False
-        self.state = self._decider.initial(self.stream)
-        self._ahead = self._decider.initial(self.stream)
-        self.seq = self.epoch = self.snapshot_seq = 0
-        self.holder = ""
+
+    def empty(self) -> "Lane":
+        """Return a lane of the same stream that holds nothing yet."""
+        return Lane(self._decider, self.stream)
+
+    def become(self, loaded: "Lane") -> None:
+        """Take over what ``loaded`` holds, in one step."""
+        self.state, self._ahead = loaded.state, loaded._ahead
+        self.seq, self.snapshot_seq = loaded.seq, loaded.snapshot_seq
+        self.epoch, self.holder = loaded.epoch, loaded.holder
+        self.is_loaded = True
 
     def restore(self, dumped: dict[str, Any], again: dict[str, Any]) -> None:
         """Take a snapshot over, given twice. Raises whatever a damaged one makes of it."""

@@ -86,7 +86,7 @@ class Leading:
             if verdict is Verdict.COMMITTED:
                 self._host.took(lane, entry)
             else:
-                lane.reset()
+                lane.distrust()
                 lane.is_led = False
 
     async def release(self) -> None:

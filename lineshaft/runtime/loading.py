@@ -28,30 +28,36 @@ class Loader:
     async def load(self, lane: Lane) -> None:
         """Read what ``lane`` does not hold yet. Raises ``StoreUnavailable``.
 
-        A lane without state starts from the last snapshot; any damage of one means a full replay.
+        A lane that is not trusted starts from the last snapshot; any damage of one means a full
+        replay. It changes in one step, so nobody sees a part of it.
         """
-        if not lane.is_loaded:
-            lane.reset()
-            await self._restore(lane)
-        async for entry in self._journal.read(lane.stream, lane.seq):
-            lane.apply(entry)
-        lane.is_loaded = True
-
-    async def _restore(self, lane: Lane) -> None:
-        if self._snapshots is None:
+        if lane.is_loaded:
+            async for entry in self._journal.read(lane.stream, lane.seq):
+                lane.apply(entry)
             return
+        loading = await self._restored(lane)
+        async for entry in self._journal.read(lane.stream, loading.seq):
+            loading.apply(entry)
+        lane.become(loading)
+
+    async def _restored(self, lane: Lane) -> Lane:
+        """Return a lane as the last snapshot has it, or an empty one."""
+        made = lane.empty()
+        if self._snapshots is None:
+            return made
         try:
             dumped = await self._snapshots.find(lane.stream)
             if dumped is not None:
-                lane.restore(dumped, json.loads(json.dumps(dumped)))
+                made.restore(dumped, json.loads(json.dumps(dumped)))
         except SnapshotDamaged as error:
             self._alarm("snapshot_damaged", lane.stream, str(error))
-            lane.reset()
+            return lane.empty()
         except StoreUnavailable:
             raise
         except Exception as error:  # what the decider's load makes of an old or foreign dump
             self._alarm("snapshot_damaged", lane.stream, repr(error))
-            lane.reset()
+            return lane.empty()
+        return made
 
     def snapshot(self, lane: Lane) -> None:
         """Write a snapshot of what ``lane`` has committed, unless one is being written.

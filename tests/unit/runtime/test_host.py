@@ -197,6 +197,22 @@ async def test_the_uncommitted_is_never_seen() -> None:
     await host.stop()
 
 
+async def test_the_state_is_never_empty_while_it_is_loaded_again() -> None:
+    """After trouble the last committed state stays in sight, and nobody acts on it."""
+    journal = MemoryJournal()
+    host = a_host(journal)
+    await host.start()
+    await host.handle([a_fact("f1", 5)])
+    journal.fail_next(AppendStatus.UNKNOWN)
+    await host.handle([a_fact("f2", 6)])
+    assert not host.is_leader("model/0")
+    assert (host.state("model/0")["total"], host.position("model/0")) == (5, 2)
+    await host.handle([a_fact("f2", 6)])
+    assert host.is_leader("model/0")
+    assert host.state("model/0")["total"] == 11
+    await host.stop()
+
+
 async def test_a_dead_leader_is_followed_at_once_and_a_zombie_steps_down() -> None:
     """A holder proven gone needs no waiting; when it was alive, its next append tells it."""
     journal = MemoryJournal()
