@@ -37,7 +37,7 @@ async def test_a_gang_on_one_node(place: Place, launcher: str) -> None:
 
 
 async def test_a_gang_on_two_nodes(place: Place) -> None:
-    """``deepspeed`` on two nodes of this machine: one world, no ssh, no host file of the machine."""
+    """``deepspeed`` on two nodes of this machine: one world, no ssh, a host file of our own."""
     job = a_job()
     command = python(a_script(place.root, SHOWING))
     run = a_run(job, command, slots={"alpha": 1, "beta": 2}, launcher="deepspeed")
