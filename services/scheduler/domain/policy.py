@@ -44,7 +44,9 @@ class Policy:
     placements_per_decision_max: int = 32
 
     launch_not_after_ms: int = limits.LAUNCH_NOT_AFTER_S * 1000
+    # Until the launcher says that agents start, then until ranks do: agents prepare data first.
     start_timeout_ms: int = limits.START_TIMEOUT_S * 1000
+    prepare_timeout_ms: int = 6 * 3600 * 1000
     stop_grace_ms: int = limits.STOP_GRACE_S_MIN * 1000
     # After a fault nobody can save: the gang is broken.
     fault_grace_ms: int = 10_000

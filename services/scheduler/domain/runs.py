@@ -32,9 +32,12 @@ _CLEAN = ("completed",)
 
 
 def launched(work: Work, job: Job, fact: Fact) -> None:
-    """Note that the run's claim exists."""
-    if work.allows(job, Happening.LAUNCHED) and not work.run(job).is_launched:
-        work.emit("pool.launched", {}, job=job)
+    """Note that the run's claim exists and its agents start: from now on they may prepare."""
+    if work.allows(job, Happening.LAUNCHED) is None or work.run(job).is_launched:
+        return
+    work.emit("pool.launched", {}, job=job)
+    if "start" in work.job(job).timers:
+        work.timers(job, start=work.now + work.policy.prepare_timeout_ms)
 
 
 def launch_failed(work: Work, job: Job, fact: Fact) -> None:

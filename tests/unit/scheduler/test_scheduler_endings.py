@@ -175,6 +175,17 @@ def test_an_agent_that_never_starts_is_launched_again():
     assert pool.job().used == {Budget.PLATFORM: 1}
 
 
+def test_agents_may_prepare_for_long():
+    """Once its agents run, a launch is not taken for lost while they prepare data."""
+    pool = a_pool()
+    pool.admit()
+    pool.tell("run.launched", {}, "j-1", 1)
+    pool.wait(4 * pool.policy.start_timeout_ms)
+    assert pool.place() is Place.LAUNCHING
+    pool.wait(pool.policy.prepare_timeout_ms)
+    assert pool.place() is Place.AWAITING_GONE
+
+
 def test_an_end_without_a_completion_record_is_no_success():
     """Exit 0 everywhere without the record is waited for, then an infrastructure failure."""
     pool = a_running_job(a_pool())
