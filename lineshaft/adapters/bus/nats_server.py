@@ -83,9 +83,8 @@ class NatsServer:
         await _check_version(binary)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._end_former()
-        self.token = _kept(self.token_file, lambda: secrets.token_urlsafe(32))
+        self.token = self._kept_token() or secrets.token_urlsafe(32)
         self.port = self._choose_port()
-        self._write_config()
         await self._launch(binary)
         self._watch = asyncio.create_task(self._keep_alive(binary), name="nats-server.watch")
 
@@ -108,16 +107,24 @@ class NatsServer:
 
     # -- one start ----------------------------------------------------------------------------
 
+    def _kept_token(self) -> str:
+        if not self.token_file.is_file():
+            return ""
+        return self.token_file.read_text(encoding="ascii").strip()
+
     def _choose_port(self) -> int:
         kept = self.folder / "port"
         text = kept.read_text(encoding="ascii").strip() if kept.is_file() else ""
         port = int(text) if text.isdigit() else 0
         if not 0 < port < 65536 or not _is_free(port):
             port = _free_port()
-            kept.write_text(f"{port}\n", encoding="ascii")
         return port
 
-    def _write_config(self) -> None:
+    def _write_files(self) -> None:
+        """Write everything that a start needs: somebody may have deleted the whole folder."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(self.token_file, self.token + "\n")
+        (self.folder / "port").write_text(f"{self.port}\n", encoding="ascii")
         # JSON is a subset of the configuration's language, and quotes every path rightly.
         config = {
             "server_name": "lineshaft",
@@ -136,6 +143,7 @@ class NatsServer:
         write_private(self._config, json.dumps(config, indent=1))
 
     async def _launch(self, binary: Path) -> None:
+        self._write_files()
         self._process = await asyncio.create_subprocess_exec(
             str(binary),
             "-c",
@@ -202,14 +210,6 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-def _kept(path: Path, make: Callable[[], str]) -> str:
-    text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
-    if not text:
-        text = make()
-        write_private(path, text + "\n")
-    return text
 
 
 def _free_port() -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 from collections.abc import AsyncIterator
@@ -93,6 +94,27 @@ async def test_a_killed_server_comes_back_at_its_place(server: NatsServer) -> No
 
     await eventually(is_answered)
     assert await bus.state("job") is not None
+    await bus.aclose()
+
+
+async def test_a_server_whose_whole_folder_is_deleted_comes_back(server: NatsServer) -> None:
+    """Configuration, port and token are written again; clients of before come in."""
+    bus = NatsBus(server.url, server.token)
+    await bus.provision()
+    former = server.pid
+    assert former is not None
+    shutil.rmtree(server.folder)
+    os.kill(former, signal.SIGKILL)
+
+    async def is_there() -> bool:
+        try:
+            await bus.provision()
+        except BusUnavailable:
+            return False
+        return server.pid not in (None, former)
+
+    await eventually(is_there)
+    assert server.token_file.read_text().strip() == server.token
     await bus.aclose()
 
 
