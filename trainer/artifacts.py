@@ -187,4 +187,3 @@ def _paths(folder: Path) -> list[str]:
 
 def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-

@@ -20,7 +20,7 @@ COLLECTIVE_TIMEOUT = timedelta(hours=1)  # above every hang limit: the monitor d
 
 @dataclass(slots=True)
 class Gang:
-    """This rank among the others. A gang of one needs no process group."""
+    """A rank among the others. A gang of one needs no process group."""
 
     rank: int
     world_size: int
@@ -80,17 +80,11 @@ def form(asked: Recipe, environ: Mapping[str, str] | None = None) -> Gang:
     use_threads(world_size)
     if asked.zero_stage is None:
         return Gang(0, 1, local_rank)
-    from trainer.engines.zero import deepspeed  # noqa: PLC0415 - switched off its op by then
+    from trainer.engines.zero import join  # noqa: PLC0415 - seconds to import
 
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank)
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    deepspeed.init_distributed(
-        dist_backend=backend,
-        auto_mpi_discovery=False,
-        verbose=False,
-        timeout=COLLECTIVE_TIMEOUT,
-    )
+    join("nccl" if torch.cuda.is_available() else "gloo", COLLECTIVE_TIMEOUT)
     control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
     store = dist.distributed_c10d._get_default_store()
     return Gang(rank, world_size, local_rank, control, store)

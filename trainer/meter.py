@@ -94,4 +94,5 @@ class Meter:
         seconds = self._spent_ms / 1000
         if not self._steps or not seconds:
             return {}
-        return {"step_ms": self._spent_ms / self._steps, "tokens_per_second": self._tokens / seconds}
+        per_second = self._tokens / seconds
+        return {"step_ms": self._spent_ms / self._steps, "tokens_per_second": per_second}

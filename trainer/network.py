@@ -60,7 +60,7 @@ def _adapted(model: Any, shape: Lora) -> nn.Module:
         made = get_peft_model(model, config)
     except ValueError as error:
         raise ConfigFault(f"hyperparameters.lora: {error}") from None
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def causal_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -43,8 +43,9 @@ class Found:
 
     def write(self, file: Path) -> None:
         """Keep it beside the order, atomically."""
-        body = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
-        write_json(file, body)
+        body = asdict(self)
+        paths = {key: str(value) for key, value in body.items() if isinstance(value, Path)}
+        write_json(file, {**body, **paths})
 
 
 def found_file(asked: Recipe) -> Path:
@@ -233,9 +234,9 @@ class _Build:
             for text in seen.unique(texts, str):
                 is_held_out = cleaning.is_held_out(text, HELD_OUT_OF_CORPUS)
                 (held_out if is_held_out else train).append(text)
-            reports.append(_report(
-                    each, seen, len(train) - before[1], held_out=len(held_out) - before[0]
-                ))
+            reports.append(
+                _report(each, seen, len(train) - before[1], held_out=len(held_out) - before[0])
+            )
         return {"train": train, "heldOut": held_out}
 
     def _exchanges(

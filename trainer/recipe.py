@@ -222,11 +222,10 @@ def _intervals(spec: Mapping[str, Any]) -> Intervals:
     steps = _whole_or_none(saving.get("everySteps"))
     minutes = saving.get("everyMinutes")
     is_silent = steps is None and minutes is None
+    interval_ms = int(float(_or(minutes, SAVE_EVERY_MINUTES)) * 60_000)
     return Intervals(
         save_every_steps=steps,
-        save_every_ms=int(float(SAVE_EVERY_MINUTES if is_silent else minutes) * 60_000)
-        if steps is None
-        else None,
+        save_every_ms=interval_ms if steps is None else None,
         save_first_step=FIRST_SAVE_STEP if is_silent else None,
         evaluate_every_steps=_whole_or_none(_some(spec.get("evaluation")).get("everySteps")),
     )

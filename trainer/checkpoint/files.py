@@ -62,7 +62,7 @@ def write(file: Path, state: Any) -> FileRecord:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as stream:
         hashing = _Hashing(stream)
-        torch.save(state, hashing)  # type: ignore[arg-type]
+        torch.save(state, hashing)
         stream.flush()
         os.fsync(stream.fileno())
     sync(file.parent)

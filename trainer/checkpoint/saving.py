@@ -77,13 +77,19 @@ class Saver:
             return True
         self._failures += 1
         logger.warning(
-            "checkpoint of step %d failed (%d of %d): %s", step, self._failures, FAILURES_MAX, reason
+            "checkpoint of step %d failed (%d of %d): %s",
+            step,
+            self._failures,
+            FAILURES_MAX,
+            reason,
         )
         if self._failures >= FAILURES_MAX:
             raise StorageFault(f"{self._failures} saves in a row failed; the last: {reason}")
         return False
 
-    def _attempt(self, engine: Engine, making: Path, step: int, metrics: Mapping[str, float]) -> str:
+    def _attempt(
+        self, engine: Engine, making: Path, step: int, metrics: Mapping[str, float]
+    ) -> str:
         begin = self.gang.share(self._room(making) if self.gang.is_leader else "")
         if begin:
             return f"{_FAILED}:{begin}"

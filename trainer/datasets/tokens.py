@@ -97,9 +97,10 @@ def _backend(folder: Path) -> Tokenizer:
     from transformers import AutoTokenizer  # noqa: PLC0415 - seconds to import, rarely needed
 
     made = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    if not hasattr(made, "backend_tokenizer"):
+    backend: Tokenizer | None = getattr(made, "backend_tokenizer", None)
+    if backend is None:
         raise ConfigFault(f"{folder}: this tokenizer has no fast form")
-    return made.backend_tokenizer
+    return backend
 
 
 def _json(file: Path) -> dict[str, Any]:

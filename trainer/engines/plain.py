@@ -86,6 +86,8 @@ class PlainEngine:
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._asked.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+            cast: AbstractContextManager[object] = torch.autocast(
+                self.device.type, dtype=torch.bfloat16
+            )
+            return cast
         return nullcontext()
-

@@ -62,4 +62,3 @@ class Engine(Protocol):
     def evaluating(self) -> AbstractContextManager[nn.Module]:
         """Give the module in evaluation mode, without gradients."""
         ...
-

@@ -33,7 +33,9 @@ class Course:
         if self.schedule == "constant":
             return 1.0
         passed = min(1.0, (done - self.warmup) / max(1, self.total - self.warmup))
-        falling = 1.0 - passed if self.schedule == "linear" else (1 + math.cos(math.pi * passed)) / 2
+        falling = (
+            1.0 - passed if self.schedule == "linear" else (1 + math.cos(math.pi * passed)) / 2
+        )
         return self.floor + (1.0 - self.floor) * falling
 
 

@@ -48,7 +48,7 @@ class CollectiveClock:
             if module is not None:
                 self._wrap_all(module)
         work = torch.distributed.Work
-        work.wait = self._timed(work.wait)  # type: ignore[method-assign]
+        work.wait = self._timed(work.wait)
 
     def take_ms(self) -> float:
         """Return the milliseconds since the last call."""

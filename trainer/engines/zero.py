@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,22 @@ if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.pop("LOCAL_SIZE", None)
 
-import deepspeed  # noqa: E402
-from deepspeed.ops import __compatible_ops__  # noqa: E402
-from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine  # noqa: E402
+import deepspeed
+from deepspeed.ops import __compatible_ops__
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
 __compatible_ops__["deepspeed_shm_comm"] = False
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 
 TAG = "engine"
 BUCKET_ELEMENTS_MAX = 200_000_000
+
+
+def join(backend: str, timeout: timedelta) -> None:
+    """Form the process group of all ranks by the launcher's variables."""
+    deepspeed.init_distributed(
+        dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout
+    )
 
 
 class _SinkEngine(CheckpointEngine):  # type: ignore[misc]
@@ -182,5 +190,9 @@ def merged(wish: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(wish)
     for key, value in ours.items():
         mine = made.get(key)
-        made[key] = merged(mine, value) if isinstance(mine, Mapping) and isinstance(value, Mapping) else value
+        made[key] = (
+            merged(mine, value)
+            if isinstance(mine, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return made

@@ -94,7 +94,11 @@ class Examiner:
                 made["majority"] = statistics.majority(wanted)
         if {"perplexity", "tokenAccuracy"} & set(task.metrics):
             likely = _likely(self._whole(scorer.likelihoods(task.samples)))
-            made |= {name: likely[name] for name in ("perplexity", "tokenAccuracy") if name in task.metrics}
+            made |= {
+                name: likely[name]
+                for name in ("perplexity", "tokenAccuracy")
+                if name in task.metrics
+            }
         return made
 
     def _whole(self, mine: Mapping[int, Any]) -> list[Any]:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from trainer.datasets.rendering import Rendered, Renderer
 from trainer.datasets.reading import Exchange, Turn
+from trainer.datasets.rendering import Rendered, Renderer
 from trainer.datasets.tokens import Vocabulary
 
 BATCH_SAMPLES = 32
@@ -104,10 +104,10 @@ class Scorer:
                 input_ids=ids,
                 attention_mask=attention,
                 position_ids=positions,
-                past_key_values=past,
+                cache=past,
                 use_cache=True,
             )
-            past = out.past_key_values
+            past = out.cache
             following = out.logits[:, -1].argmax(-1)
             for number, token in enumerate(following.tolist()):
                 is_open[number] = is_open[number] and token != self.vocabulary.eos_id
@@ -127,7 +127,8 @@ class Scorer:
             marks[number, : len(row.mask)] = torch.tensor(row.mask, device=self.device)
         logits = self.module(input_ids=ids, attention_mask=attention).logits[:, :-1].float()
         wanted, counted = ids[:, 1:], marks[:, 1:]
-        costs = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+        flat = logits.flatten(0, 1)
+        costs = nn.functional.cross_entropy(flat, wanted.flatten(), reduction="none")
         nll = (costs.view_as(wanted) * counted).double().sum(1)
         right = ((logits.argmax(-1) == wanted) & counted).sum(1)
         return [
