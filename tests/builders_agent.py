@@ -19,6 +19,8 @@ from lineshaft.runtime.settings import Node, Settings, load
 from services.scheduler.launchers import processes
 from services.scheduler.launchers.port import Desired, DesiredRun, NodeShare
 from services.scheduler.launchers.subprocess import SubprocessLauncher
+from trainer.agent.order import Order
+from trainer.agent.order import read as read_order
 
 POOL, TEAM = "default", "research"
 DEADLINE_S = 40.0
@@ -225,3 +227,37 @@ def python(path: Path, *arguments: str) -> list[str]:
 def shared_memory() -> set[str]:
     """Return what lies in /dev/shm."""
     return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def an_order(root: Path, job: str = "j-aaaaaaaaaaaaaaaa", **more: Any) -> Order:
+    """Write a node's order for one script rank into a run folder and read it back."""
+    name = ids.run_name(job, int(more.get("attempt", 1)))
+    body = {
+        "schema": 1,
+        "job": job,
+        "attempt": 1,
+        "name": "demo",
+        "team": TEAM,
+        "pool": POOL,
+        "spec": {"resources": {"gpuType": "cpu"}},
+        "resolved": {"output": {"model_name": "demo"}},
+        "node": "alpha",
+        "node_rank": 0,
+        "nodes": [{"node": "alpha", "slots": [0]}],
+        "slots": [0],
+        "ranks": [0],
+        "world_size": 1,
+        "launcher": "none",
+        "master_addr": "127.0.0.1",
+        "master_port": 29_511,
+        "env": {},
+        "command": ["true"],
+        "grace_ms": 10_000,
+        "run_folder": str(root / name),
+        "checkpoint_root": str(root / "checkpoints"),
+        **more,
+    }
+    folder = root / name / "alpha"
+    (folder / "ranks").mkdir(parents=True, exist_ok=True)
+    (folder / "order.json").write_text(json.dumps(body))
+    return read_order(folder / "order.json")
