@@ -87,7 +87,7 @@ def lines_of(change: Change) -> list[str]:
     if change.kind == "alert":
         state = str(data.get("status", "firing"))
         return [
-            f"{output.clock(data.get('at'))}  ALERT {state} [{data.get('severity')}] "
+            f"{output.clock(data.get('changed_at'))}  ALERT {state} [{data.get('severity')}] "
             f"{data.get('kind')}: {data.get('summary')}"
         ]
     if change.kind == "lost":

@@ -50,7 +50,7 @@ def test_the_platform_is_killed_and_comes_back(line: Line) -> None:
     os.kill(line.platform.pid, signal.SIGKILL)
     for pid in bus_pids(line):
         os.kill(pid, signal.SIGKILL)
-    poll(lambda: Path(f"/proc/{line.platform.pid}").exists(), lambda there: not there)
+    os.waitpid(line.platform.pid, 0)
     line.up()
     whole = line.wait(job, lambda s: s["state"] == "Running" and pids(s))
     assert pids(whole)[0] == rank
