@@ -61,7 +61,8 @@ class Connection:
             if left <= 0:
                 break
             try:
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):  # wait_for may swallow a cancellation on 3.11
+                    await self._changed.wait()
             except TimeoutError:
                 break
         what = "the connection is closed" if self._is_closed else self._last_error

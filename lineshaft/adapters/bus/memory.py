@@ -67,6 +67,7 @@ class MemoryBus:
         self._births = itertools.count(1)
         self._grown = asyncio.Event()
         self._served: dict[str, list[Handler]] = {}
+        self._heard: dict[str, int] = {}
         self._streams = {plan.name: self._born(plan) for plan in subjects.STREAMS}
 
     def _born(self, plan: StreamPlan) -> _Stream:
@@ -137,6 +138,7 @@ class MemoryBus:
             messages: list[Message] = []
             if held is not None:
                 consumer = own if durable is None else _consumer(held, durable, subjects)
+                self._heard[durable or ""] = self._clock.monotonic()
                 messages = self._take(held, consumer, batch, is_acked=durable is not None)
             if messages:
                 yield messages
@@ -221,6 +223,11 @@ class MemoryBus:
         return StreamState(held.created, first, held.last, len(held.messages))
 
     # -- beside the port ----------------------------------------------------------------------
+
+    def heard_ms(self, durable: str) -> int | None:
+        """Return how long ago a consumer pulled here was looked at; None: never."""
+        at = self._heard.get(durable)
+        return None if at is None else self._clock.monotonic() - at
 
     async def provision(self, lost: Sequence[str] = ()) -> None:
         """Make the streams that are missing; consumers of ``lost`` ones begin again."""

@@ -83,6 +83,7 @@ class NatsBus:
         self._connection = Connection(url, token, name)
         self._connection.when_renewed(self._serve_again)
         self._served: list[_Served] = []
+        self._pullers: dict[str, Puller] = {}
 
     @property
     def is_connected(self) -> bool:
@@ -126,7 +127,19 @@ class NatsBus:
         An ephemeral consumer's first batch is empty and tells that it stands. Closing the
         iterator gives back what was fetched and not handed out.
         """
-        return Puller(self._connection, stream, durable, filters=subjects, batch=batch).batches()
+        puller = Puller(self._connection, stream, durable, filters=subjects, batch=batch)
+        if durable is not None:
+            self._pullers[durable] = puller
+        return puller.batches()
+
+    def heard_ms(self, durable: str) -> int | None:
+        """Return how long ago a consumer pulled here delivered or beat; None: never.
+
+        The server beats each second for a consumer that exists and is asked; silence means that
+        the consumer, its stream or the server is gone, or that nobody asks it any more.
+        """
+        puller = self._pullers.get(durable)
+        return None if puller is None else puller.heard_ms()
 
     async def request(self, subject: str, data: bytes, *, timeout_ms: int = 10_000) -> bytes:
         """Ask and wait. Raises ``NobodyAnswers`` or ``BusUnavailable``."""

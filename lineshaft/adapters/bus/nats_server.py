@@ -47,15 +47,25 @@ def find_binary() -> Path:
 
 
 class NatsServer:
-    """One server process over ``folder``, which holds its configuration, log and store."""
+    """One server process over ``folder``, which holds its configuration, log and store.
 
-    def __init__(self, folder: Path, *, on_event: Callable[[str, str], None] | None = None) -> None:
+    ``port`` None: the one it had before, else one that is free.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        on_event: Callable[[str, str], None] | None = None,
+    ) -> None:
         self.folder = folder
         self.store = folder / "store"
         self.log = folder / "nats-server.log"
         self._config = folder / "nats-server.conf"
         self._pid_file = folder / "nats-server.pid"
         self._on_event = on_event or (lambda what, detail: None)
+        self._port_wanted = port
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self.token = ""
@@ -113,6 +123,10 @@ class NatsServer:
         return self.token_file.read_text(encoding="ascii").strip()
 
     def _choose_port(self) -> int:
+        if self._port_wanted is not None:
+            if not _is_free(self._port_wanted):
+                raise ServerFailed(f"port {self._port_wanted} of {HOST} is taken; choose another")
+            return self._port_wanted
         kept = self.folder / "port"
         text = kept.read_text(encoding="ascii").strip() if kept.is_file() else ""
         port = int(text) if text.isdigit() else 0
@@ -152,7 +166,7 @@ class NatsServer:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for us: the bus ends last
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
         await self._wait_ready(self._process)
 
@@ -265,6 +279,6 @@ def _runs_config(pid: int, config: Path) -> bool:
     return str(config).encode() in line.split(b"\0")
 
 
-def _die_with_parent() -> None:
-    """Runs in the child: SIGTERM when the parent dies, however it dies (Linux)."""
+def die_with_parent() -> None:
+    """Run this in a child: it gets SIGTERM when its parent dies, however that dies (Linux)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -6,6 +6,7 @@ heartbeats tell a quiet stream from a lost request. Standard library and nats-py
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
@@ -52,6 +53,13 @@ class Puller:
         self._woken = asyncio.Event()
         self._outstanding = 0
         self._position: int | None = None
+        self._heard_at: float | None = None
+
+    def heard_ms(self) -> int | None:
+        """Return how long ago the consumer delivered or beat; None: never."""
+        if self._heard_at is None:
+            return None
+        return int((time.monotonic() - self._heard_at) * 1000)
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """Yield batches for ever. An ephemeral consumer's first one is empty: it stands now."""
@@ -91,6 +99,7 @@ class Puller:
 
     async def _on_message(self, msg: Msg) -> None:
         self._arrived.append(msg)
+        self._heard_at = time.monotonic()
         self._woken.set()
 
     async def _request(self, client: Client, consumer: str, inbox: str) -> None:
@@ -111,7 +120,8 @@ class Puller:
         if not self._arrived:
             self._woken.clear()
             try:
-                await asyncio.wait_for(self._woken.wait(), SILENCE_S)
+                async with asyncio.timeout(SILENCE_S):
+                    await self._woken.wait()
             except TimeoutError:
                 raise _Reopen("neither messages nor heartbeats") from None
         messages: list[Message] = []

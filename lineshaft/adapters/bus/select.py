@@ -22,6 +22,10 @@ class ClosableBus(Bus, Protocol):
         """A number that changes with each connection."""
         ...
 
+    def heard_ms(self, durable: str) -> int | None:
+        """Return how long ago the bus said a word about a consumer pulled here; None: never."""
+        ...
+
     async def aclose(self) -> None:
         """Flush and let go of the connection."""
         ...
