@@ -26,7 +26,10 @@ check: install ## Style, types, layers
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 
+docs: install ## Write the reference pages, which are made from the code
+	@$(PY) -m docs.generate
+
 clean: ## Remove what the tools left behind (never a state folder)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
 
-.PHONY: help install demo test check clean
+.PHONY: help install demo test check docs clean

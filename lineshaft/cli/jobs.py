@@ -1,11 +1,11 @@
-"""Commands about jobs: jobs, status, explain, cancel, suspend, resume."""
+"""Commands about one job: status, explain, cancel, suspend, resume."""
 
-import time
 from typing import Annotated, Any
 
 import typer
 
 from lineshaft.cli import options, output, watching
+from lineshaft.cli.listing import place
 from lineshaft.cli.output import Format
 from lineshaft.sdk.client import Client
 from lineshaft.sdk.errors import PlatformError
@@ -13,56 +13,15 @@ from lineshaft.sdk.errors import PlatformError
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(epilog="Example: lineshaft jobs --state Running -o json")(jobs)
     app.command(epilog="Example: lineshaft status domain-chat --watch", no_args_is_help=True)(
         status
     )
     app.command(epilog="Example: lineshaft explain domain-chat", no_args_is_help=True)(explain)
-    app.command(epilog="Example: lineshaft nodes")(nodes)
     for verb in (cancel, suspend, resume):
         app.command(
             epilog=f"Example: lineshaft {verb.__name__} domain-chat --reason 'wrong data'",
             no_args_is_help=True,
         )(verb)
-
-
-def jobs(
-    state: Annotated[str | None, typer.Option("--state", help="Only this state.")] = None,
-    team: Annotated[str | None, typer.Option("--team", help="Only this team's.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 50,
-    url: options.Url = None,
-    form: options.Output = Format.TABLE,
-) -> None:
-    """List jobs, newest first."""
-
-    async def work() -> None:
-        async with Client.connect(url) as client:
-            found = await client.jobs(state=state, team=team, limit=limit)
-        if form is Format.JSON:
-            output.print_json({"jobs": found})
-            return
-        now = time.time() * 1000
-        rows = [
-            (
-                job["job"],
-                job["name"],
-                job.get("job_type"),
-                place(job),
-                job.get("attempt"),
-                output.span(now - job["since"]) if job.get("since") else None,
-                job.get("reason"),
-            )
-            for job in found
-        ]
-        titles = ("job", "name", "type", "state", "attempt", "since", "reason")
-        output.print_table(titles, rows, empty="no jobs; submit one: lineshaft submit FILE")
-
-    output.go(work, form)
-
-
-def place(job: dict[str, Any]) -> str:
-    """Return state and sub-state as people read them."""
-    return str(job["state"]) + (f"/{job['substate']}" if job.get("substate") else "")
 
 
 def status(
@@ -168,32 +127,6 @@ def explain(job: options.Job, url: options.Url = None, form: options.Output = Fo
         for name in ("reason", "position", "ahead", "needs", "free"):
             if answer.get(name) is not None:
                 output.print_line(f"  {name}: {answer[name]}")
-
-    output.go(work, form)
-
-
-def nodes(url: options.Url = None, form: options.Output = Format.TABLE) -> None:
-    """List the nodes, their slots and what runs on them."""
-
-    async def work() -> None:
-        async with Client.connect(url) as client:
-            found = await client.nodes()
-        if form is Format.JSON:
-            output.print_json({"nodes": found})
-            return
-        rows = [
-            (
-                node.get("node") or node.get("name"),
-                node.get("status"),
-                node.get("gpu_type"),
-                node.get("slots"),
-                node.get("free"),
-                ", ".join(str(run) for run in node.get("runs", [])),
-            )
-            for node in found
-        ]
-        titles = ("node", "status", "type", "slots", "free", "runs")
-        output.print_table(titles, rows, empty="no nodes")
 
     output.go(work, form)
 

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from lineshaft.cli import alerts, demo, doctor, jobs, logs, models, platform, submit
+from lineshaft.cli import alerts, demo, doctor, jobs, listing, logs, models, platform, submit
 
 app = typer.Typer(
     name="lineshaft",
@@ -23,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-for part in (platform, doctor, submit, jobs, logs, alerts, models, demo):
+for part in (platform, doctor, submit, listing, jobs, logs, alerts, models, demo):
     part.register(app)
 
 

@@ -42,6 +42,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def print_json_line(value: Any) -> None:
+    """Print one JSON value on one line, for streams of them."""
+    print_line(json.dumps(value, ensure_ascii=False, default=str))
+
+
 def print_line(text: str) -> None:
     """Print one plain line; never interprets markup, for it may hold what users wrote."""
     sys.stdout.write(text + "\n")

@@ -26,6 +26,7 @@ from lineshaft.sdk.errors import PlatformError, UnreachableError
 
 Answer = dict[str, Any]
 PATIENCE_MS = 20_000
+JOBS_READ_MAX = 20_000
 _TRY_AGAIN_MS = 300
 
 
@@ -133,8 +134,23 @@ class Client:
     # Jobs: what the scheduler knows.
 
     async def jobs(self, **where: Any) -> list[Answer]:
-        """Return jobs, newest first; ``team``, ``state``, ``limit`` narrow them."""
+        """Return a page of jobs by id; ``team``, ``state``, ``limit``, ``after`` narrow it."""
         return list((await self.request("scheduler", "jobs", **where))["jobs"])
+
+    async def all_jobs(self, **where: Any) -> list[Answer]:
+        """Return every job, newest first; ``team`` and ``state`` narrow them.
+
+        Reads page by page, ``JOBS_READ_MAX`` jobs at most.
+        """
+        found: list[Answer] = []
+        after = None
+        while len(found) < JOBS_READ_MAX:
+            page = await self.request("scheduler", "jobs", limit=1000, after=after, **where)
+            found += page["jobs"]
+            after = page.get("next")
+            if not after:
+                break
+        return sorted(found, key=lambda job: (-(job.get("submitted_at") or 0), job["job"]))
 
     async def job(self, job: str, at_least: Mapping[str, Any] | None = None) -> Answer:
         """Return a job's state by id, unique beginning of the id, or name (the newest)."""

@@ -70,6 +70,7 @@ async def _jobs(service: Service, params: Mapping[str, Any]) -> dict[str, Any]:
 def _row(document: Document) -> dict[str, Any]:
     body = document.body
     row = {name: value for name, value in body.items() if name not in _NOT_IN_LISTS}
+    row["labels"] = body["spec"].get("labels") or {}
     row["checkpoint"] = body["checkpoints"][-1] if body["checkpoints"] else None
     return row
 
