@@ -5,6 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+WORKERS ?= 2
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +19,7 @@ demo: install ## Run the whole line on this machine: data, pretrain, finetune, a
 	@$(PY) -m lineshaft.cli demo
 
 test: install ## Run the default test suite
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 check: install ## Style, types, layers
 	@$(VENV)/bin/ruff check .
