@@ -35,8 +35,9 @@ class Policy:
     version: int = 1
     # Slots that a team may hold at a time; a team that is not named has no limit.
     quotas: Mapping[str, int] = field(default_factory=dict)
-    # Whether runs live on when the scheduler's process is asked to stop.
-    should_leave_running: bool = False
+    # Whether runs live on when the scheduler's process is asked to stop; the next start takes
+    # them over. False: every run is asked to save and end, and the stop waits for it.
+    should_leave_running: bool = True
     # What the pool has at most; empty: what was ever reported.
     declared: tuple[DeclaredNodes, ...] = ()
     budgets: Mapping[Budget, int] = field(default_factory=lambda: dict(DEFAULT_LIMITS))
