@@ -51,15 +51,18 @@ def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
                 continue
             old = value(evaluation, "before", task, metric)
             before = f"{old:10.3f}" if old is not None else f"{'-':>10}"
-            made.append(f"  {task + ' ' + metric:24}{before}{new:10.3f}{_aside(after[task])}")
+            made.append(f"  {task + ' ' + metric:24}{before}{new:10.3f}{_aside(after[task], metric)}")
     return made
 
 
-def _aside(task: dict[str, Any]) -> str:
-    majority, interval = task.get("majority"), task.get("interval")
-    text = f"   majority class {majority:.3f}" if isinstance(majority, int | float) else ""
-    if isinstance(interval, list | tuple) and len(interval) == 2:
-        text += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
+def _aside(task: dict[str, Any], metric: str) -> str:
+    found = task.get(metric)
+    text = ""
+    if isinstance(found, dict) and "low" in found and "high" in found:
+        text = f"   95 % interval {found['low']:.3f} to {found['high']:.3f}"
+    majority = task.get("majority")
+    if metric == "exactMatch" and isinstance(majority, int | float):
+        text += f", majority class {majority:.3f}"
     return text
 
 
