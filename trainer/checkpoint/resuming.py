@@ -51,7 +51,7 @@ def find(wish: Mapping[str, Any], job_root: Path, gang: Gang) -> Found:
 
 
 def _candidates(wish: Mapping[str, Any], job_root: Path) -> Iterator[tuple[Path, str | None]]:
-    """Yield (folder, its digest if the order gave one): the named, then older ones, newest first."""
+    """Yield (folder, its digest if named by the order): that one, then older ones, newest first."""
     named = Path(str(wish["path"]))
     yield named, str(wish["digest"])
     older = []

@@ -17,6 +17,7 @@ from trainer.datasets.tokens import Vocabulary
 
 BATCH_SAMPLES = 32
 NEW_TOKENS_MAX = 256
+UNFINISHED = "…"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -46,7 +47,10 @@ class Scorer:
     beat: Callable[[], None] = lambda: None
 
     def answers(self, samples: Sequence[Exchange]) -> dict[int, str]:
-        """Return the greedy answers by the samples' numbers, cut at the end mark."""
+        """Return the greedy answers by the samples' numbers, cut at the end mark.
+
+        One that does not end within the longest wanted answer has a "…" behind it.
+        """
         renderer = Renderer(self.vocabulary)
         prompts = self.vocabulary.encode([renderer.prompt(sample) for sample in samples])
         wanted = self.vocabulary.encode([renderer.answer(sample) for sample in samples])
@@ -55,10 +59,8 @@ class Scorer:
         made: dict[int, str] = {}
         for batch in self._batches(sorted(enumerate(kept), key=lambda each: len(each[1]))):
             answers = self._greedy([ids for _, ids in batch], longest)
-            made |= {
-                number: self.vocabulary.decode(ids)
-                for (number, _), ids in zip(batch, answers, strict=True)
-            }
+            for (number, _), (ids, has_ended) in zip(batch, answers, strict=True):
+                made[number] = self.vocabulary.decode(ids) + ("" if has_ended else UNFINISHED)
         return made
 
     def likelihoods(self, samples: Sequence[Exchange]) -> dict[int, Likelihood]:
@@ -93,7 +95,8 @@ class Scorer:
                 self.beat()
                 yield items[begin : begin + BATCH_SAMPLES]
 
-    def _greedy(self, prompts: Sequence[list[int]], longest: int) -> list[list[int]]:
+    def _greedy(self, prompts: Sequence[list[int]], longest: int) -> list[tuple[list[int], bool]]:
+        """Return the new tokens of each prompt, and whether the end mark came."""
         ids, attention = self._padded(prompts, left=True)
         positions = (attention.cumsum(1) - 1).clamp(min=0)
         made: list[list[int]] = [[] for _ in prompts]
@@ -118,7 +121,7 @@ class Scorer:
             ids = following[:, None]
             attention = torch.cat([attention, torch.ones_like(ids)], dim=1)
             positions = positions[:, -1:] + 1
-        return made
+        return [(ids, not still) for ids, still in zip(made, is_open, strict=True)]
 
     def _scored(self, rows: Sequence[Rendered]) -> list[Likelihood]:
         ids, attention = self._padded([row.ids for row in rows], left=False)

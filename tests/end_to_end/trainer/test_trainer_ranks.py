@@ -1,4 +1,4 @@
-"""Real ranks: killed and resumed bit by bit, on clocks that disagree, stopped through one of them."""
+"""Real ranks: killed and resumed bit by bit, on unequal clocks, stopped through one of them."""
 
 import json
 import random
@@ -95,9 +95,8 @@ def test_ranks_on_other_clocks_save_together_and_one_ranks_stop_stops_all(tmp_pa
 
 def test_a_sharded_model_is_evaluated_and_written_whole(tmp_path: Path) -> None:
     """ZeRO-3 with an adapter: every rank takes part, the final folder holds the adapter."""
-    from trainer.loop import run
-
     from tests.builders_trainer import RecordingLink
+    from trainer.loop import run
 
     base = an_order(tmp_path, job="j-base", data=a_corpus(tmp_path), hyper={"maxSteps": 4})
     run(base, RecordingLink())
@@ -123,4 +122,4 @@ def test_a_sharded_model_is_evaluated_and_written_whole(tmp_path: Path) -> None:
     assert body["roles"]["adapter_model.safetensors"] == "weights"
     report = json.loads((folder / "evaluation.json").read_text())
     assert set(report["before"]) == set(report["after"]) == {"colour", "pick", "words"}
-    assert 0 < body["model"]["parameters"]
+    assert body["model"]["parameters"] > 0
