@@ -8,7 +8,18 @@ import sys
 
 import typer
 
-from lineshaft.cli import alerts, demo, doctor, jobs, listing, logs, models, platform, submit
+from lineshaft.cli import (
+    alerts,
+    demo,
+    doctor,
+    job_files,
+    jobs,
+    listing,
+    logs,
+    models,
+    platform,
+    submit,
+)
 
 app = typer.Typer(
     name="lineshaft",
@@ -23,14 +34,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-for part in (platform, doctor, submit, listing, jobs, logs, alerts, models, demo):
+for part in (platform, doctor, job_files, submit, listing, jobs, logs, alerts, models, demo):
     part.register(app)
 
 
 def run() -> None:
     """Run the command line; an interrupt ends with 130 and without a stack trace."""
     try:
-        app()
+        app(prog_name="lineshaft")
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         raise SystemExit(130) from None

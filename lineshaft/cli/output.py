@@ -37,9 +37,14 @@ def console(*, errors: bool = False) -> Console:
     return Console(stderr=errors, highlight=False, soft_wrap=True)
 
 
+def json_text(value: Any) -> str:
+    """Return one JSON document as text."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json_text(value))
 
 
 def print_json_line(value: Any) -> None:

@@ -108,3 +108,18 @@ def _bounds(schema: dict[str, Any]) -> str:
     if below is not None:
         words.append(f"below {below:g}")
     return " " + " ".join(words) if words else ""
+
+
+def fields() -> dict[str, Field]:
+    """Return every field of a job file, honoured or refused, by its path."""
+    return dict(_walk(FILE, ""))
+
+
+def words_of(field: Field) -> str:
+    """Return what a field holds, in words."""
+    return _words(field.type)
+
+
+def default_of(field: Field) -> str:
+    """Return a field's default as it would be written, ``required``, or nothing."""
+    return _default(field).strip("`")
