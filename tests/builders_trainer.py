@@ -102,7 +102,7 @@ def an_order(folder: Path, *, data: Path, **wish: Any) -> dict[str, Any]:
         },
         "resolved": {
             "model": wish.get("model", {"kind": "config", "config": TINY_MODEL}),
-            "datasets": [{**named, "digest": None}],
+            "datasets": [{**named, "digest": wish.get("digest")}],
             "batch": {"micro": hyper["batchSize"], "accumulation": wish.get("accumulation", 1)},
             "zero_stage": wish.get("zero"),
             "precision": wish.get("precision", "fp32"),

@@ -30,6 +30,7 @@ CODE_VERSION = 1
 HELD_OUT_OF_CORPUS = 0.02
 IN_SUITES_SHARE_MAX = 0.1
 FOUND = "prepared.json"
+PACKED = "packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def prepare(order: Mapping[str, Any]) -> Found:
     asked = recipe.of(order)
     base = models.materialise(asked)
     named = asked.tokenizer or base.tokenizer
-    data = _data(asked, base, named) if asked.sources else None
+    data = _data(asked, base, named)
     tokenizer = data.tokenizer if data else named
     if tokenizer is None:
         raise ConfigFault("the model folder has no tokenizer and the job names none")
@@ -91,7 +92,13 @@ def prepare(order: Mapping[str, Any]) -> Found:
     return made
 
 
-def _data(asked: Recipe, base: models.Materialised, tokenizer: Path | None) -> store.Prepared:
+def _data(
+    asked: Recipe, base: models.Materialised, tokenizer: Path | None
+) -> store.Prepared | None:
+    if not asked.sources:
+        return None
+    if any(source.format == PACKED for source in asked.sources):
+        return _packed(asked, base)
     inputs = _inputs(asked)
     suites = [suite.load(Path(each)) for each in asked.suites]
     vocabulary = tokens.load(tokenizer) if tokenizer else None
@@ -114,6 +121,28 @@ def _data(asked: Recipe, base: models.Materialised, tokenizer: Path | None) -> s
     return store.read(target)
 
 
+def _packed(asked: Recipe, base: models.Materialised) -> store.Prepared:
+    """Open data that was prepared elsewhere: a folder that this module made."""
+    if len(asked.sources) > 1:
+        raise ConfigFault("a packed data set stands alone; prepare the others together with it")
+    data = store.read(asked.sources[0].path)
+    wanted = {
+        "packed": asked.is_packed,
+        "sequenceLength": asked.sequence_length,
+    }
+    for name, value in wanted.items():
+        if data.meta[name] != value:
+            raise ConfigFault(
+                f"{data.folder}: {name} is {data.meta[name]}, the job needs {value}; prepare it "
+                "again"
+            )
+    if int(data.meta["vocabulary"]) > base.vocabulary_size:
+        raise ConfigFault(
+            f"{data.folder}: {data.meta['vocabulary']} ids, the model {base.vocabulary_size}"
+        )
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class _Input:
     source: Source
@@ -125,7 +154,13 @@ def _inputs(asked: Recipe) -> list[_Input]:
     made = []
     for source in asked.sources:
         files = reading.files_of(source.path, source.format)
-        made.append(_Input(source, files, reading.digest_of(files, source.path)))
+        digest = reading.digest_of(files, source.path)
+        if source.digest is not None and digest != source.digest:
+            raise DataFault(
+                f"{source.path}: the data changed since the job was admitted ({source.digest} "
+                f"then, {digest} now); submit the job again to train on what is there now"
+            )
+        made.append(_Input(source, files, digest))
     return made
 
 

@@ -280,6 +280,27 @@ def test_samples_of_a_suite_are_not_trained_on(tmp_path: Path) -> None:
         prepare.prepare(a_tuning(tmp_path, many, suites=[suite]))
 
 
+def test_data_that_changed_since_admission_is_refused(tmp_path: Path) -> None:
+    """The lineage names what was admitted."""
+    corpus = a_corpus(tmp_path)
+    digest = reading.digest_of([corpus], corpus)
+    prepare.prepare(an_order(tmp_path, data=corpus, digest=digest))
+    with corpus.open("a") as stream:
+        stream.write('{"text": "One more."}\n')
+    with pytest.raises(DataFault, match="changed since the job was admitted"):
+        prepare.prepare(an_order(tmp_path, data=corpus, digest=digest))
+
+
+def test_packed_data_is_used_as_it_is_if_it_fits(tmp_path: Path) -> None:
+    """What was prepared once can be a data set of its own; another length must be prepared."""
+    made = prepare.prepare(an_order(tmp_path, data=a_corpus(tmp_path))).data
+    assert made is not None
+    wish = {"data": made, "format": "packed", "job": "j-packed"}
+    assert prepare.prepare(an_order(tmp_path, **wish)).data == made
+    with pytest.raises(ConfigFault, match="sequenceLength is 32, the job needs 16"):
+        prepare.prepare(an_order(tmp_path, **wish, hyper={"sequenceLength": 16}))
+
+
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_an_empty_data_set_is_an_error_of_the_data(tmp_path: Path, text: str) -> None:
     """Training on nothing never looks like success."""
