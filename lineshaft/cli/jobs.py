@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lineshaft.cli import options, output, watching
+from lineshaft.cli import following, options, output, watching
 from lineshaft.cli.listing import place
 from lineshaft.cli.output import Format
 from lineshaft.sdk.client import Client
@@ -36,7 +36,7 @@ def status(
         async with Client.connect(url) as client:
             if watch:
                 found = await client.job(job)
-                return await watching.follow(client, found["job"], form)
+                return await following.follow(client, found["job"], form)
             whole = await whole_status(client, job)
         if form is Format.JSON:
             output.print_json(whole)

@@ -10,8 +10,10 @@ import typer
 
 from lineshaft.cli import (
     alerts,
+    compare,
     demo,
     doctor,
+    history,
     job_files,
     jobs,
     listing,
@@ -19,6 +21,7 @@ from lineshaft.cli import (
     models,
     platform,
     submit,
+    top,
 )
 
 app = typer.Typer(
@@ -34,7 +37,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-for part in (platform, doctor, job_files, submit, listing, jobs, logs, alerts, models, demo):
+for part in (
+    platform,
+    doctor,
+    job_files,
+    submit,
+    listing,
+    top,
+    jobs,
+    history,
+    logs,
+    alerts,
+    models,
+    compare,
+    demo,
+):
     part.register(app)
 
 

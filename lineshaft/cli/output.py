@@ -37,6 +37,11 @@ def console(*, errors: bool = False) -> Console:
     return Console(stderr=errors, highlight=False, soft_wrap=True)
 
 
+def wide_console() -> Console:
+    """Return a console for what is no terminal: lines are long and not cut."""
+    return Console(width=200, highlight=False)
+
+
 def json_text(value: Any) -> str:
     """Return one JSON document as text."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
@@ -70,7 +75,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: 
         table.add_row(*(_cell(value) for value in row))
     out = console()
     if not out.is_terminal:
-        out = Console(width=200, highlight=False)
+        out = wide_console()
     out.print(table)
 
 

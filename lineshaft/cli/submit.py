@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from lineshaft.cli import options, output, watching
+from lineshaft.cli import following, options, output
 from lineshaft.cli.output import Format
 from lineshaft.contracts import job as contract
 from lineshaft.contracts.jobfile import JobFileError
@@ -102,7 +102,7 @@ def submit(
                 output.print_json(receipt)
             else:
                 _print_receipt(receipt)
-            return await watching.follow(client, receipt["job"], form) if watch else None
+            return await following.follow(client, receipt["job"], form) if watch else None
 
     output.go(work, form)
 

@@ -1,14 +1,12 @@
-"""Following a job in the terminal: one line per change, and a progress line on a terminal."""
+"""What a change of a job looks like as text: one line each, and a progress line on a terminal."""
 
 import asyncio
 import sys
 from typing import Any
 
 from lineshaft.cli import output
-from lineshaft.cli.output import Format
 from lineshaft.sdk.client import Client
-from lineshaft.sdk.errors import EXIT_INTERRUPTED, EXIT_JOB_FAILED
-from lineshaft.sdk.watch import Change, progress_of, watch
+from lineshaft.sdk.watch import Change, progress_of
 
 _BAR = 24
 _REGISTERED_TRIES = 50
@@ -65,8 +63,10 @@ def progress_line(now: dict[str, Any]) -> str:
         value = now.get(name)
         if isinstance(value, int | float):
             parts.append(form.format(value))
-    if isinstance(now.get("throughput"), int | float):
-        parts.append(f"{now['throughput']:.1f} samples/s")
+    for name, unit in (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s")):
+        if isinstance(now.get(name), int | float):
+            parts.append(f"{now[name]:,.1f} {unit}")
+            break
     if isinstance(now.get("eta_s"), int | float):
         parts.append(f"{output.span(now['eta_s'] * 1000)} left")
     return "  ".join(parts)
@@ -103,30 +103,6 @@ async def registered(client: Client, state: dict[str, Any]) -> dict[str, Any] | 
             return version
         await asyncio.sleep(_REGISTERED_WAIT_S)
     return None
-
-
-async def follow(client: Client, job: str, form: Format) -> int | None:
-    """Print changes until the job ends; return the exit code."""
-    printer = Printer()
-    state: dict[str, Any] = {}
-    try:
-        async for change in watch(client, job):
-            state = change.job or state
-            if form is Format.JSON:
-                output.print_json({"kind": change.kind, "data": change.data})
-            else:
-                printer.show(change)
-    except BaseException as error:
-        printer.close()
-        if type(error).__name__ in ("CancelledError", "KeyboardInterrupt"):
-            sys.stderr.write(f"\n{job} goes on without you; come back: lineshaft status {job} -w\n")
-            return EXIT_INTERRUPTED
-        raise
-    printer.close()
-    version = await registered(client, state) if state.get("manifest") else None
-    if version and form is Format.TABLE:
-        output.print_line(f"registered: {version['name']}:{version['version']}")
-    return None if state.get("state") == "Succeeded" else EXIT_JOB_FAILED
 
 
 def progress_line_of(curves: dict[str, Any]) -> str:

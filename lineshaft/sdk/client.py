@@ -220,9 +220,9 @@ class Client:
 
     async def version_of(self, state: Mapping[str, Any]) -> Answer | None:
         """Return the version that a job's artefacts became, or None while there is none."""
-        name = (state.get("model") or {}).get("name")
-        if not name or state.get("state") != "Succeeded":
+        if not state.get("manifest") or state.get("state") != "Succeeded":
             return None
+        name = (state.get("model") or {}).get("name") or state["name"]
         try:
             model = await self.model(str(name))
         except PlatformError as error:

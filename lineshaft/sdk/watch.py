@@ -102,13 +102,16 @@ async def _monitored(client: Client, state: dict[str, Any], seen: _Seen) -> list
 
 
 def progress_of(curves: dict[str, Any]) -> dict[str, Any]:
-    """Return the last step, the planned steps, and the last values of the curves."""
+    """Return the last step, the planned steps, the last values of the curves, rates, time left."""
     progress: dict[str, Any] = {}
     for name, points in (curves.get("series") or {}).items():
         if points:
             progress[name] = points[-1][1]
             progress["step"] = max(progress.get("step", 0), points[-1][0])
-    for name in ("planned_steps", "eta_s", "throughput"):
-        if curves.get(name) is not None:
-            progress[name] = curves[name]
+    told = curves.get("throughput") or {}
+    for name in ("planned_steps", "eta_s", "step_ms", "samples_per_s", "tokens_per_s"):
+        if told.get(name) is not None:
+            progress[name] = told[name]
+    if progress and curves.get("planned_steps") is not None:
+        progress["planned_steps"] = curves["planned_steps"]
     return progress
