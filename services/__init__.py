@@ -1,1 +1,1 @@
-"""The four services; `services.embedded` runs them in one process."""
+"""The four services; `embedded` runs them in one process, `processes` in one each."""

@@ -61,8 +61,9 @@ print("done", flush=True)
 class Line:
     """A running platform, the folder it may use, and the CLI."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, processes: bool = False) -> None:
         self.root = root
+        self.is_in_processes = processes
         self.state = root / "state"
         self.config = root / "lineshaft.toml"
         self.config.write_text(SETTINGS.format(root=root))
@@ -70,7 +71,7 @@ class Line:
 
     def up(self) -> Platform:
         """Start the platform, or start it again."""
-        self.platform = processes.start(self.state, self.config)
+        self.platform = processes.start(self.state, self.config, processes=self.is_in_processes)
         return self.platform
 
     def down(self) -> None:
@@ -174,9 +175,9 @@ def pids(whole: dict[str, Any]) -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def a_line(root: Path) -> Iterator[Line]:
-    """Give a running platform and stop it at the end."""
-    line = Line(root)
+def a_line(root: Path, *, processes: bool = False) -> Iterator[Line]:
+    """Give a running platform, in one process or in several, and stop it at the end."""
+    line = Line(root, processes=processes)
     line.up()
     try:
         yield line

@@ -23,6 +23,10 @@ State = Annotated[
         "--state", help="The state folder (default: .lineshaft here).", show_default=False
     ),
 ]
+Processes = Annotated[
+    bool,
+    typer.Option("--processes", help="Each service in a process of its own, kept running."),
+]
 
 BYTES_MAX = 16 * 1024 * 1024
 

@@ -23,7 +23,10 @@ STOP_TIMEOUT_S = 60.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(epilog="Examples: lineshaft up;  lineshaft up --detach --state /data/lineshaft")(up)
+    app.command(
+        epilog="Examples: lineshaft up;  lineshaft up --detach --state /data/lineshaft;  "
+        "lineshaft up --processes"
+    )(up)
     app.command(epilog="Example: lineshaft down")(down)
 
 
@@ -35,18 +38,21 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Come back when it is ready.")
     ] = False,
+    processes: options.Processes = False,
     form: options.Output = Format.TABLE,
 ) -> None:
     """Start everything on this machine: bus, journal, the four services. Ctrl-C stops it.
 
-    Jobs that run are not stopped: they go on, and the next `up` takes them over.
+    Jobs that run are not stopped: they go on, and the next `up` takes them over. With
+    --processes each service is a process of its own, and one that dies is started again; the
+    state folder is the same, so a platform may change between the two from one `up` to the next.
     """
     folder = (state or Path(discovery.STATE_FOLDER)).absolute()
-    command = start_command(folder, config)
+    command = start_command(folder, config, processes=processes)
     if not detach:
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module
     try:
-        platform = start(folder, config)
+        platform = start(folder, config, processes=processes)
     except PlatformError as error:
         output.fail(error, form)
     if form is Format.JSON:
@@ -56,16 +62,20 @@ def up(
         output.print_line("next: lineshaft submit FILE --watch; stop it with lineshaft down")
 
 
-def start_command(folder: Path, config: Path | None = None) -> list[str]:
+def start_command(
+    folder: Path, config: Path | None = None, *, processes: bool = False
+) -> list[str]:
     """Return the command that runs the platform on the state folder ``folder``."""
-    command = [sys.executable, "-m", "services.embedded", "--state", str(folder)]
+    module = "services.processes" if processes else "services.embedded"
+    command = [sys.executable, "-m", module, "--state", str(folder)]
     return [*command, "--config", str(config)] if config else command
 
 
-def start(folder: Path, config: Path | None = None) -> Platform:
+def start(folder: Path, config: Path | None = None, *, processes: bool = False) -> Platform:
     """Start the platform in a process of its own and wait until it is ready.
 
-    Raises ``UnreachableError`` with the end of its log when it does not come up.
+    ``processes``: with a process for each service. Raises ``UnreachableError`` with the end of its
+    log when it does not come up.
     """
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -74,7 +84,7 @@ def start(folder: Path, config: Path | None = None) -> Platform:
     known = _pid_of(folder)
     with log.open("ab") as sink:
         process = subprocess.Popen(
-            start_command(folder, config),
+            start_command(folder, config, processes=processes),
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,

@@ -140,6 +140,15 @@ class DeciderHost:
         lane = self.lanes[stream]
         return lane.is_led and lane.is_loaded and self._leading.is_fresh()
 
+    def is_fresh(self) -> bool:
+        """Tell whether this process renewed its lease recently enough, leading or not."""
+        return self._leading.is_fresh()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the host's loops run, as they do from its start to its stop."""
+        return not any(task.done() for task in self._tasks)
+
     def led_streams(self) -> list[str]:
         """Return the streams for which ``is_leader`` holds."""
         return [stream for stream in self.lanes if self.is_leader(stream)]

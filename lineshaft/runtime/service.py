@@ -44,7 +44,7 @@ How every service is wired
 
 ``services/<name>/__main__.py``::
 
-    from lineshaft.runtime.service import main
+    from lineshaft.runtime.process import main
     from services.admission.app import build
 
     main(build)
@@ -53,25 +53,19 @@ What a handler may raise: ``RpcError`` (answered as it is); ``FactRefused`` (cod
 ``NotLeader`` (``not_leader``); ``StoreUnavailable``, ``BusUnavailable`` (``unavailable``). Anything
 else is logged with its story and answered as ``unavailable`` without it.
 
-Order of a start: host (leases, state), ``on_start`` hooks, projection, relay, requests,
+Order of a start: probes, host (leases, state), ``on_start`` hooks, projection, relay, requests,
 background work, consumption. A stop goes the other way round and drains.
 """
 
-import argparse
 import asyncio
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from lineshaft.contracts import events, subjects
 from lineshaft.contracts.events import Fact
 from lineshaft.ports import BusUnavailable, Message, StoreUnavailable
-from lineshaft.runtime import answering, observability
+from lineshaft.runtime import observability, readiness
 from lineshaft.runtime.answering import Handler, Verb
 from lineshaft.runtime.auditing import Auditor
 from lineshaft.runtime.decider import Decider, Projector
@@ -79,34 +73,28 @@ from lineshaft.runtime.delivery import Consumption, Delivery, Observe
 from lineshaft.runtime.driving import Driver, IsReady, PortDriver, Take
 from lineshaft.runtime.host import DeciderHost
 from lineshaft.runtime.lease import holder_of_this_process
+from lineshaft.runtime.probes import Probes
 from lineshaft.runtime.projection import Projection
+from lineshaft.runtime.readiness import Check
 from lineshaft.runtime.relay import Relay
 from lineshaft.runtime.rpc import RpcError
-from lineshaft.runtime.settings import Settings, SettingsError, load
+from lineshaft.runtime.serving import Serving
+from lineshaft.runtime.settings import Settings
 from lineshaft.runtime.supervision import Supervisor
 from lineshaft.runtime.wiring import Ports
 
-__all__ = ["Check", "Consumption", "RpcError", "Service", "main"]
+__all__ = ["Check", "Consumption", "RpcError", "Service"]
 
 Work = Callable[[], Awaitable[None]]
 BindDriver = Callable[["Service", Take, IsReady], Driver]
 _STOP_FLUSH_S = 3.0
-_SERVE_RETRY_MS = 250
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that must be true before a service is ready."""
-
-    name: str
-    is_ok: bool
-    detail: str = ""
 
 
 class Service:
     """One service. Attributes: name, settings, clock, bus, journal, views, objects, host, relay.
 
-    ``addresses`` holds what else the service listens on (the registry sets ``http``).
+    ``addresses`` holds what else the service listens on: ``probes`` where the settings give it
+    a port, and what its hooks add (the registry: ``http``).
     """
 
     def __init__(
@@ -159,7 +147,8 @@ class Service:
         self._work: list[tuple[str, Work]] = []
         self._start_hooks: list[Work] = []
         self._stop_hooks: list[Work] = []
-        self._ends: list[Callable[[], Awaitable[None]]] = []
+        self._serving = Serving(self, self._verbs, ports)
+        self._probes: Probes | None = None
         self._is_serving = False
 
     def _projected(self, projector: Projector | None, decider: Decider[Any]) -> Projection | None:
@@ -256,6 +245,7 @@ class Service:
 
     async def start(self) -> None:
         """Start everything; returns when the service serves."""
+        await self._listen()
         self._supervisor.run("auditor", self._auditor.run)
         await self.host.start()
         for hook in self._start_hooks:
@@ -263,8 +253,8 @@ class Service:
         if self._projection is not None:
             self._supervisor.run("projection", self._projection.run)
         self._supervisor.run("relay", self.relay.run)
-        for verb in self._verbs:
-            await self._serve(verb)
+        await self._serving.start()
+        self._supervisor.run("serving", self._serving.follow)
         for name, work in self._work:
             self._supervisor.run(name, work)
         self._driver = self._bind_driver(self, self.handle_batch, self._leads)
@@ -272,18 +262,21 @@ class Service:
         self._is_serving = True
         self.log.info("started", leads=len(self.host.led_streams()))
 
-    async def _serve(self, verb: str) -> None:
-        subject = subjects.rpc(self.name, verb)
-        while True:
-            try:
-                handler = partial(answering.reply, self, verb, self._verbs[verb])
-                end = await self.bus.serve(subject, self.name, handler)
-            except BusUnavailable as error:
-                self.log.warning("bus_unavailable", subject=subject, detail=str(error))
-                await self.clock.sleep(_SERVE_RETRY_MS)
-            else:
-                self._ends.append(end)
-                return
+    async def _listen(self) -> None:
+        """Answer probes from the first moment: a service that waits for its bus is alive."""
+        port = self.settings.health_ports.get(self.name)
+        if port is None:
+            return
+
+        async def alive() -> list[Check]:
+            return readiness.alive(self.host)
+
+        asked: dict[str, Callable[[], Awaitable[list[Check]]]] = {
+            "/livez": alive,
+            "/readyz": self.ready,
+        }
+        self._probes = Probes(self.settings.health_host, port, dict(asked))
+        self.addresses["probes"] = await self._probes.start()
 
     def _leads(self) -> bool:
         return any(self.host.is_leader(stream) for stream in self.host.lanes)
@@ -295,8 +288,11 @@ class Service:
         """
         self._is_serving = False
         steps: list[Work] = [] if self._driver is None else [self._driver.stop]
-        steps += [*self._ends, self._supervisor.stop, self._flush, self.host.stop]
-        steps += [*self._stop_hooks, *([self.ports.aclose] if self.ports.is_owned else [])]
+        steps += [self._serving.stop, self._supervisor.stop, self._flush, self.host.stop]
+        steps += (
+            self._stop_hooks if self._probes is None else [*self._stop_hooks, self._probes.stop]
+        )
+        steps += [self.ports.aclose] if self.ports.is_owned else []
         for step in steps:
             try:
                 await step()
@@ -318,70 +314,21 @@ class Service:
         checks = await self.ready()
         return {
             "ready": all(check.is_ok for check in checks),
-            "checks": [{"name": c.name, "ok": c.is_ok, "detail": c.detail} for c in checks],
+            "checks": readiness.as_json(checks),
         }
 
     async def ready(self) -> list[Check]:
-        """Return what must be true before the service is of use."""
-        led = self.host.led_streams()
-        is_driven = self._driver is not None and self._driver.is_running()
+        """Return what must be true before the service is of use; each is asked now."""
+        is_standby = readiness.stands_by(self.host)
         return [
-            await _tried("journal", self.journal.marks(f"lease/{self.name}/")),
-            await _tried("objects", self.objects.stat("health")),
-            await _tried("bus", self.bus.state("job")),
-            Check("leader", bool(led), f"leads {len(led)} of {len(self.host.lanes)} streams"),
-            Check("consumers", is_driven, ", ".join(c.durable for c in self.consumptions)),
-            Check("serving", self._is_serving),
+            *await readiness.stores(self.name, self.ports),
+            readiness.leader(self.host),
+            readiness.consumers(self._driver, self.consumptions, self.ports, is_standby=is_standby),
+            Check("serving", self._is_serving, "" if self._is_serving else "starts or stops"),
         ]
-
-
-async def _tried(name: str, asking: Awaitable[Any]) -> Check:
-    try:
-        async with asyncio.timeout(2):
-            await asking
-    except (StoreUnavailable, BusUnavailable, TimeoutError) as error:
-        return Check(name, is_ok=False, detail=str(error) or "no answer within 2 s")
-    return Check(name, is_ok=True)
 
 
 def _port_driver(service: Service, take: Take, is_ready: IsReady) -> Driver:
     return PortDriver(
         service.consumptions, take, bus=service.bus, clock=service.clock, is_ready=is_ready
     )
-
-
-def main(build: Callable[[Settings], Service]) -> None:
-    """Run one service as a process: settings, logging, signals, a graceful stop.
-
-    Exit codes: 0 after a stop, 2 for wrong settings.
-    """
-    parser = argparse.ArgumentParser(description="Run one service of the platform.")
-    parser.add_argument("--config", type=Path, help="settings file (default: lineshaft.toml here)")
-    parser.add_argument("--state", help="state folder")
-    given = parser.parse_args()
-    try:
-        settings = load(given.config, overrides={"state_dir": given.state})
-    except SettingsError as error:
-        parser.exit(2, f"wrong settings:\n{error}\n")
-    observability.configure(settings.log_level)
-    asyncio.run(run_until_signal(build(settings)))
-    sys.exit(0)
-
-
-async def run_until_signal(service: Service) -> None:
-    """Start ``service``, wait for SIGTERM or SIGINT, stop it."""
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    starting = asyncio.ensure_future(service.start())
-    waiting = asyncio.ensure_future(told.wait())
-    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    try:
-        if starting.done():
-            await starting
-            await waiting
-    finally:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        await service.stop()

@@ -71,6 +71,7 @@ class Settings:
     """Everything a platform is told. Paths are absolute; URLs select adapters.
 
     ``quotas`` maps a team to the slots it may hold; a team that is absent is not limited.
+    ``health_ports`` maps a service to the port of its probes; one that is absent has none.
     ``policies`` maps a service to its policy values, which that service checks itself.
     """
 
@@ -90,6 +91,8 @@ class Settings:
     quotas: Mapping[str, int]
     http_host: str
     http_port: int
+    health_host: str
+    health_ports: Mapping[str, int]
     replica: str
     log_level: str
     policies: Mapping[str, Mapping[str, Any]]
@@ -215,6 +218,8 @@ def _with_defaults(reading: _Reading, here: Path) -> Settings:
         "quotas": {},
         "http_host": "127.0.0.1",
         "http_port": 0,
+        "health_host": "127.0.0.1",
+        "health_ports": {},
         "replica": ids.slug(socket.gethostname()),
         "log_level": "info",
         "policies": {},
@@ -280,6 +285,20 @@ def _port(raw: Any, _: Path) -> int:
     return number
 
 
+def _ports(raw: Any, folder: Path) -> dict[str, int]:
+    ports = {_service(name): _port(port, folder) for name, port in _table(raw).items()}
+    chosen = [port for port in ports.values() if port]
+    if len(set(chosen)) < len(chosen):
+        raise ValueError("two services have the same port")
+    return ports
+
+
+def _service(name: str) -> str:
+    if name not in SERVICES:
+        raise ValueError(f"'{name}' is no service; services are {', '.join(SERVICES)}")
+    return name
+
+
 def _whole(raw: Any) -> int:
     if isinstance(raw, str) and raw.strip().isdigit():
         return int(raw)
@@ -309,8 +328,7 @@ def _quotas(raw: Any, folder: Path) -> dict[str, int]:
 def _policies(raw: Any, _: Path) -> dict[str, Mapping[str, Any]]:
     table = _table(raw)
     for service, values in table.items():
-        if service not in SERVICES:
-            raise ValueError(f"'{service}' is no service; services are {', '.join(SERVICES)}")
+        _service(service)
         if not isinstance(values, Mapping):
             raise ValueError(f"'{service}' must be a table")
     return dict(table)
@@ -360,6 +378,8 @@ _READERS: dict[str, Reader] = {
     "quotas": _quotas,
     "http_host": _text,
     "http_port": _port,
+    "health_host": _text,
+    "health_ports": _ports,
     "replica": _name,
     "log_level": _level,
     "policies": _policies,

@@ -1,6 +1,6 @@
-"""Run admission as a process of its own."""
+"""Run admission as a process of its own: ``python -m services.admission``."""
 
-from lineshaft.runtime.service import main
+from lineshaft.runtime.process import main
 from services.admission.app import build
 
 if __name__ == "__main__":

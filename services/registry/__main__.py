@@ -1,6 +1,7 @@
-"""Run the registry as a process of its own."""
+"""Run the registry as a process of its own: ``python -m services.registry``."""
 
-from lineshaft.runtime.service import main
+from lineshaft.runtime.process import main
 from services.registry.app import build
 
-main(build)
+if __name__ == "__main__":
+    main(build)

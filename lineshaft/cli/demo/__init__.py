@@ -19,6 +19,7 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the platform running at the end.")
     ] = False,
+    processes: options.Processes = False,
 ) -> None:
     """Show the line end to end: data, a pretrained base, a fine-tune that loses a rank, a model.
 
@@ -26,7 +27,7 @@ def demo(
     """
     folder = (state or story.fresh_folder()).absolute()
     try:
-        code = story.tell(folder, keep=keep)
+        code = story.tell(folder, keep=keep, processes=processes)
     except KeyboardInterrupt:
         output.print_line("\ninterrupted; everything that the demo started is stopped")
         raise typer.Exit(EXIT_INTERRUPTED) from None

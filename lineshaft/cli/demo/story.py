@@ -45,14 +45,14 @@ def fresh_folder() -> Path:
     raise DemoFailure(f"{root} is full of demos; remove some")
 
 
-def tell(folder: Path, *, keep: bool) -> int:
+def tell(folder: Path, *, keep: bool, processes: bool = False) -> int:
     """Run the demo in ``folder``; return the exit code. Stops all it started unless ``keep``."""
     if folder.exists() and any(folder.iterdir()):
         print_line(f"demo: {folder} is not empty; name a fresh folder with --state")
         return 2
     # A container's or a script's SIGTERM must clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, _interrupt)
-    demo = Demo(folder)
+    demo = Demo(folder, is_in_processes=processes)
     try:
         asyncio.run(demo.run())
         code = 0
@@ -76,8 +76,9 @@ def _interrupt(_number: int, _frame: Any) -> None:
 class Demo:
     """One run of the demo: what it made so far, and its chapters."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_in_processes: bool = False) -> None:
         self.folder = folder
+        self.is_in_processes = is_in_processes
         self.data = folder / "demo" / "data"
         self.models = folder / "demo" / "models"
         self.report: dict[str, Any] = {"state_dir": str(folder), "chapters": {}}
@@ -140,7 +141,7 @@ class Demo:
         end = self.chapter("Starting the platform: bus, journal, four services")
         config = self.folder / "lineshaft.toml"
         config.write_text(files.settings(self.folder))
-        self.platform = processes.start(self.folder, config)
+        self.platform = processes.start(self.folder, config, processes=self.is_in_processes)
         print_line(f"      process {self.platform.pid}, bus {self.platform.bus_url}")
         print_line(f"      look at it from another terminal: lineshaft jobs  (in {self.folder})")
         end()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from lineshaft.runtime.service import run_until_signal
+from lineshaft.runtime.process import run_until_signal
 from tests.builders_runtime import a_ledger_service
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ async def heard(bus: Any, subject: str, wanted: Any, within: float = 60) -> dict
         await subscription.unsubscribe()
 
 
-async def test_a_bare_client_submits_and_another_sees_the_alert(line: Line) -> None:
+async def test_a_bare_client_submits_and_another_sees_the_alert(any_line: Line) -> None:
     """No SDK of ours: nats-py, a CloudEvent, a correlation id."""
-    assert line.platform
-    options = {"servers": line.platform.bus_url, "token": line.platform.token}
+    assert any_line.platform
+    options = {"servers": any_line.platform.bus_url, "token": any_line.platform.token}
     one, two = await nats.connect(**options), await nats.connect(**options)
     try:
-        file = line.a_job("foreign", ranks=2, waits=True)
+        file = any_line.a_job("foreign", ranks=2, waits=True)
         event = {
             "specversion": "1.0",
             "id": "nightly-1",
@@ -54,12 +54,12 @@ async def test_a_bare_client_submits_and_another_sees_the_alert(line: Line) -> N
         assert admitted["type"] == "io.lineshaft.job.admitted"
         job = admitted["data"]["job"]
         whole = await asyncio.to_thread(
-            line.wait, job, lambda s: s["state"] == "Running" and len(pids(s)) == 2
+            any_line.wait, job, lambda s: s["state"] == "Running" and len(pids(s)) == 2
         )
         os.kill(pids(whole)[1], signal.SIGKILL)
         assert job in json.dumps(await alert)
-        line.open_gate("foreign")
-        await asyncio.to_thread(line.ended, job)
+        any_line.open_gate("foreign")
+        await asyncio.to_thread(any_line.ended, job)
     finally:
         await one.close()
         await two.close()

@@ -6,17 +6,17 @@ import signal
 from tests.builders_line import Line, pids
 
 
-def test_a_two_rank_script_succeeds(line: Line) -> None:
+def test_a_two_rank_script_succeeds(any_line: Line) -> None:
     """The smallest whole line: one command submits, watches, and ends with 0."""
-    file = line.a_job("two-ranks", ranks=2)
-    done = line.cli("submit", str(file), "--watch")
+    file = any_line.a_job("two-ranks", ranks=2)
+    done = any_line.cli("submit", str(file), "--watch")
     assert "Succeeded" in done.stdout
-    whole = line.ask("status", "two-ranks")
+    whole = any_line.ask("status", "two-ranks")
     states = [(at["state"], at["substate"]) for at in whole["timeline"]]
     assert next(s for s, _ in states) == "Pending"
     assert states[-1][0] == "Succeeded"
     assert all(at["reason"] and at["at"] and at["actor"] for at in whole["timeline"])
-    text = line.cli("logs", "two-ranks").stdout
+    text = any_line.cli("logs", "two-ranks").stdout
     assert "rank 0 says hello" in text
     assert "rank 1 says hello" in text
 
@@ -54,14 +54,14 @@ def test_a_failing_script_fails_with_its_words(line: Line) -> None:
     assert [a for a in alerts if a["kind"] == "rank_exited"]
 
 
-def test_a_killed_rank_is_retried(line: Line) -> None:
+def test_a_killed_rank_is_retried(any_line: Line) -> None:
     """SIGKILL from outside is nobody's bug: the attempt is recorded, diagnosed and repeated."""
-    job = line.submit(line.a_job("killed", ranks=2, waits=True))
-    whole = line.wait(job, lambda s: s["state"] == "Running" and len(pids(s)) == 2)
+    job = any_line.submit(any_line.a_job("killed", ranks=2, waits=True))
+    whole = any_line.wait(job, lambda s: s["state"] == "Running" and len(pids(s)) == 2)
     os.kill(pids(whole)[1], signal.SIGKILL)
-    line.wait(job, lambda s: s["attempt"] == 2)
-    line.open_gate("killed")
-    whole = line.ended(job)
+    any_line.wait(job, lambda s: s["attempt"] == 2)
+    any_line.open_gate("killed")
+    whole = any_line.ended(job)
     retrying = [at for at in whole["timeline"] if at["state"] == "Retrying"]
     assert retrying
     assert "signal 9" in " ".join(at["reason"] for at in retrying) or "SIGKILL" in str(retrying)

@@ -93,3 +93,17 @@ def test_a_secret_shows_itself_only_when_asked(tmp_path: Path) -> None:
     kept = tmp_path / "token"
     kept.write_text("quiet\n")
     assert load(environ={"LINESHAFT_BUS_TOKEN_FILE": str(kept)}).token() == "quiet"
+
+
+def test_ports_of_probes_are_named_by_service() -> None:
+    """A service that is absent has none; unknown services and shared ports are faults."""
+    made = load(environ={"LINESHAFT_HEALTH_PORTS": '{"monitor": 9103, "registry": 0}'})
+    assert made.health_ports == {"monitor": 9103, "registry": 0}
+    assert made.health_host == "127.0.0.1"
+    for table, told in (
+        ('{"monitr": 1}', "'monitr' is no service"),
+        ('{"monitor": 9103, "registry": 9103}', "the same port"),
+        ('{"monitor": 99999}', "must be a port"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            load(environ={"LINESHAFT_HEALTH_PORTS": table})
