@@ -8,6 +8,7 @@ is known by its id, so neither the bus's absence nor its slowness holds a decisi
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lineshaft.contracts import records
 from lineshaft.contracts.events import Fact
@@ -68,9 +69,13 @@ class LaunchDoer:
         state: PoolState = host.state(stream)
         if state.epoch < epoch:
             await self._tell_epoch(stream, epoch)
-        wanted = desired(host.state(stream), epoch=epoch)
+
+        def is_current() -> bool:
+            return host.is_leader(stream) and host.epoch(stream) == epoch
+
+        wanted = replace(desired(host.state(stream), epoch=epoch), is_current=is_current)
         await self._fence(wanted)
-        if host.is_leader(stream) and host.epoch(stream) == epoch:
+        if is_current():
             await self._launcher.reconcile(wanted)
 
     async def _tell_epoch(self, stream: str, epoch: int) -> None:

@@ -4,7 +4,7 @@ A launcher decides nothing. It makes what runs equal what should run, and report
 Protocols and plain values only; nothing here does anything.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -51,6 +51,10 @@ class DesiredRun:
     stop_at: int = 0
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Desired:
     """All runs of one pool that should exist, by the lease holder's state of that moment.
@@ -59,11 +63,14 @@ class Desired:
     it is gone. A run of this pool that a launcher finds alive and that is not listed (an older
     attempt, a job that ended) must not live: it is stopped with the intent ``fault`` and reported.
     ``epoch`` is the lease's; a lower one than was seen before is a deposed leader's: do nothing.
+    ``is_current`` tells whether its maker leads at this moment. A launcher goes on by itself, so
+    it asks before each act: what a leader wanted that has slept or lost its lease is not wanted.
     """
 
     pool: str
     epoch: int
     runs: tuple[DesiredRun, ...] = ()
+    is_current: Callable[[], bool] = field(default=_always, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,9 @@ class SubprocessLauncher:
         if leave_running:
             return
         now, reason = self._clock.now(), "the platform is going down"
-        living = [(f, c) for f, c in self._claims.all() if not f.is_over]
+        # A standby that never led has nothing of its own to stop.
+        ours = [(f, c) for f, c in self._claims.all() if c.pool in self._desired]
+        living = [(f, c) for f, c in ours if not f.is_over]
         stops = [Stop(StopIntent.MIGRATE, reason, now + c.grace_ms) for _, c in living]
         while any(not folder.is_over for folder, _ in living):
             for (folder, claim), stop in zip(living, stops, strict=True):
@@ -115,9 +117,12 @@ class SubprocessLauncher:
             wanted = {(r.job, r.attempt) for d in self._desired.values() for r in d.runs}
             for desired in list(self._desired.values()):
                 for run in desired.runs:
-                    await self._guarded(run.job, self._step(run, desired))
+                    if desired.is_current():
+                        await self._guarded(run.job, self._step(run, desired))
             for folder, claim in await asyncio.to_thread(lambda: list(self._claims.all())):
-                is_ours = claim.pool in self._desired and (claim.job, claim.attempt) not in wanted
+                led = self._desired.get(claim.pool)
+                is_unwanted = (claim.job, claim.attempt) not in wanted
+                is_ours = is_unwanted and led is not None and led.is_current()
                 if is_ours and not folder.is_over:
                     stop = Stop(StopIntent.FAULT, "this run is not wanted", self._clock.now())
                     await self._guarded(claim.name, self._bring_down(folder, claim, stop))
