@@ -152,8 +152,8 @@ class Saver:
         try:
             manifest = self.describe(step, self._shares(making), metrics)
             files.write_bytes(making / layout.MANIFEST, manifest.encode())
-            if not self.link.may_commit():
-                return f"{_FENCED}:this attempt may not commit the checkpoint of step {step}"
+            if not self.link.may_commit():  # or the agent cannot tell now, which may pass
+                return f"{_FAILED}:the agent does not allow the commit of step {step}"
             self._name(making, manifest)
         except Fenced as fenced:
             return f"{_FENCED}:{fenced}"

@@ -17,6 +17,7 @@ from trainer.datasets.tokens import Vocabulary
 
 BATCH_SAMPLES = 32
 NEW_TOKENS_MAX = 256
+LOGITS_MAX = 128 * 1024 * 1024  # of one batch; twice 4 bytes each
 UNFINISHED = "…"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,7 +58,8 @@ class Scorer:
         longest = min(NEW_TOKENS_MAX, max(len(ids) for ids in wanted) + 1)
         kept = [ids[-max(1, self.limit - longest) :] for ids in prompts]
         made: dict[int, str] = {}
-        for batch in self._batches(sorted(enumerate(kept), key=lambda each: len(each[1]))):
+        ordered = sorted(enumerate(kept), key=lambda each: len(each[1]))
+        for batch in self._batches(ordered, [len(ids) for _, ids in ordered]):
             answers = self._greedy([ids for _, ids in batch], longest)
             for (number, _), (ids, has_ended) in zip(batch, answers, strict=True):
                 made[number] = self.vocabulary.decode(ids) + ("" if has_ended else UNFINISHED)
@@ -70,7 +72,8 @@ class Scorer:
     def likelihoods_of(self, rows: Sequence[Rendered]) -> dict[int, Likelihood]:
         """Return how likely the marked tokens of each row are."""
         made: dict[int, Likelihood] = {}
-        for batch in self._batches(sorted(enumerate(rows), key=lambda each: len(each[1].ids))):
+        ordered = sorted(enumerate(rows), key=lambda each: len(each[1].ids))
+        for batch in self._batches(ordered, [len(row.ids) for _, row in ordered]):
             scored = self._scored([row for _, row in batch])
             made |= {number: each for (number, _), each in zip(batch, scored, strict=True)}
         return made
@@ -88,12 +91,25 @@ class Scorer:
                 made[number] = words[costs.index(min(costs))]
         return made
 
-    def _batches(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    def _batches(self, items: Sequence[Item], lengths: Sequence[int]) -> Iterator[Sequence[Item]]:
+        """Yield this rank's batches of items that ascend in length.
+
+        A batch's logits stay within a bound; which items it holds does not depend on the ranks.
+        """
         rank, ranks = self.share
-        for number, begin in enumerate(range(0, len(items), BATCH_SAMPLES)):
+        number = begin = 0
+        while begin < len(items):
+            end = min(begin + BATCH_SAMPLES, len(items))
+            while end > begin + 1 and (end - begin) * lengths[end - 1] > self._tokens_max:
+                end -= 1
             if number % ranks == rank:
                 self.beat()
-                yield items[begin : begin + BATCH_SAMPLES]
+                yield items[begin:end]
+            number, begin = number + 1, end
+
+    @property
+    def _tokens_max(self) -> int:
+        return LOGITS_MAX // self.vocabulary.size
 
     def _greedy(self, prompts: Sequence[list[int]], longest: int) -> list[tuple[list[int], bool]]:
         """Return the new tokens of each prompt, and whether the end mark came."""

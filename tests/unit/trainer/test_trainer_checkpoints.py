@@ -40,8 +40,8 @@ def a_saver(root: Path, link: RecordingLink, **wish: Any) -> Saver:
             "j-a", attempt, step, step * 2, SHAPE, "sha256:d", {"torch": "2"}, written, metrics
         )
 
-    given = {"keep": 2, "forecast_bytes": 1000, **wish}
-    return Saver(root=root, gang=ALONE, link=link, describe=describe, **given)
+    given = {"keep": 2, "forecast_bytes": 1000, "gang": ALONE, **wish}
+    return Saver(root=root, link=link, describe=describe, **given)
 
 
 def folders(root: Path) -> list[str]:
@@ -105,11 +105,10 @@ def test_a_save_that_does_not_fit_is_not_begun(tmp_path: Path) -> None:
     assert folders(tmp_path / "1") == []
 
 
-def test_a_fenced_attempt_commits_nothing(tmp_path: Path) -> None:
-    """It neither names a folder nor tells one."""
+def test_an_attempt_that_may_not_commit_commits_nothing(tmp_path: Path) -> None:
+    """It neither names a folder nor tells one; the store may be away only for now."""
     link = RecordingLink(may=False)
-    with pytest.raises(Fenced):
-        a_saver(tmp_path / "1", link).save(FakeEngine(), 1, {})
+    assert not a_saver(tmp_path / "1", link).save(FakeEngine(), 1, {})
     assert folders(tmp_path / "1") == []
     assert link.commits == []
 
@@ -127,6 +126,55 @@ def test_a_commit_that_nobody_recorded_is_not_found_later(
     else:
         assert not saver.save(FakeEngine(), 1, {})
     assert folders(tmp_path / "1") == []
+
+
+class ThreadGang(Gang):
+    """Ranks as threads that share a store, as processes share the process group's."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self.rank == 0
+
+    def share(self, value: Any) -> Any:
+        key = f"shared/{self.local_rank}"
+        self.local_rank += 1  # here: how often this rank was in this collective
+        if self.is_leader:
+            self.store.set(key, value)
+        self.store.wait([key])
+        return self.store.get(key).decode()
+
+
+def save_as_ranks(root: Path, engines: list[FakeEngine], link: RecordingLink) -> list[bool]:
+    """Save step 1 with as many ranks as engines; return each rank's answer."""
+    import threading
+
+    store = torch.distributed.HashStore()
+    answers = [False] * len(engines)
+
+    def rank(number: int) -> None:
+        gang = ThreadGang(number, len(engines), 0, None, store)
+        answers[number] = a_saver(root, link, gang=gang).save(engines[number], 1, {})
+
+    threads = [threading.Thread(target=rank, args=(n,)) for n in range(len(engines))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    return answers
+
+
+def test_one_rank_that_cannot_write_fails_the_save_for_all(tmp_path: Path) -> None:
+    """No rank waits for ever, and none believes in a checkpoint that is not there."""
+    link, engines = RecordingLink(), [FakeEngine(), FakeEngine(), FakeEngine()]
+    engines[1].broken = OSError("no space left")
+    assert save_as_ranks(tmp_path / "1", engines, link) == [False, False, False]
+    assert folders(tmp_path / "1") == []
+    assert link.commits == []
+    engines[1].broken = None
+    assert save_as_ranks(tmp_path / "1", engines, link) == [True, True, True]
+    manifest = layout.decode((Path(link.commits[0]["path"]) / layout.MANIFEST).read_bytes())
+    assert {f"rank-0000{n}.pt" for n in range(3)} < set(manifest.files)
 
 
 def truncate(file: Path) -> None:
