@@ -233,6 +233,10 @@ class BusUnavailable(Exception):
     """The bus does not answer now."""
 
 
+class TokenRefused(BusUnavailable):
+    """The bus is there and does not take our token."""
+
+
 class NobodyAnswers(BusUnavailable):
     """The bus is there, but no service serves this subject now."""
 

@@ -28,6 +28,7 @@ _CODES = (
     (errors.EXIT_USAGE, "usage: an option, a file or a name is wrong"),
     (errors.EXIT_REFUSED, "refused: the job file or the command, with reasons"),
     (errors.EXIT_UNREACHABLE, "no platform answers"),
+    (errors.EXIT_FAULT, "a fault of the program itself; LINESHAFT_DEBUG=1 shows where"),
     (errors.EXIT_INTERRUPTED, "interrupted; the job goes on"),
 )
 

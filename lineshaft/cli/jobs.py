@@ -9,6 +9,7 @@ from lineshaft.cli.listing import place
 from lineshaft.cli.output import Format
 from lineshaft.sdk.client import Client
 from lineshaft.sdk.errors import PlatformError
+from lineshaft.sdk.watch import TERMINAL
 
 
 def register(app: typer.Typer) -> None:
@@ -134,7 +135,15 @@ def explain(job: options.Job, url: options.Url = None, form: options.Output = Fo
 def _command(verb: str, job: str, reason: str, url: str | None, form: Format) -> None:
     async def work() -> None:
         async with Client.connect(url) as client:
-            answer = await client.command(verb, job, reason=reason)
+            found = await client.job(job)
+            if found["state"] in TERMINAL:
+                raise PlatformError(
+                    "refused",
+                    f"{found['name']} ({found['job']}) is {found['state']}: there is nothing left "
+                    f"to {verb}",
+                    "a job that is over never changes; submit it again",
+                )
+            answer = await client.command(verb, found["job"], reason=reason)
         if form is Format.JSON:
             output.print_json(answer)
         else:

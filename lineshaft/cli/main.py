@@ -1,9 +1,10 @@
 """The command line: ``lineshaft --help``.
 
 Commands are thin: they find the platform, ask the SDK, and print. Exit codes: 0 fine, 1 the job
-failed, 2 usage, 3 refused, 4 unreachable, 130 interrupted.
+failed, 2 usage, 3 refused, 4 unreachable, 70 a fault of our own, 130 interrupted.
 """
 
+import os
 import sys
 
 import typer
@@ -23,6 +24,7 @@ from lineshaft.cli import (
     submit,
     top,
 )
+from lineshaft.sdk.errors import EXIT_FAULT, EXIT_INTERRUPTED
 
 app = typer.Typer(
     name="lineshaft",
@@ -56,9 +58,20 @@ for part in (
 
 
 def run() -> None:
-    """Run the command line; an interrupt ends with 130 and without a stack trace."""
+    """Run the command line; whatever happens, people see a message and no stack trace.
+
+    An interrupt ends with 130, a fault of our own with 70; ``LINESHAFT_DEBUG`` shows its traces.
+    """
     try:
         app(prog_name="lineshaft")
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
-        raise SystemExit(130) from None
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    except Exception as error:
+        if os.environ.get("LINESHAFT_DEBUG"):
+            raise
+        sys.stderr.write(
+            f"lineshaft: a fault of the program itself: {type(error).__name__}: {error}\n"
+            "  next: set LINESHAFT_DEBUG=1, repeat the command, and report what it prints\n"
+        )
+        raise SystemExit(EXIT_FAULT) from None

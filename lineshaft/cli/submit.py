@@ -88,7 +88,10 @@ def submit(
     url: options.Url = None,
     form: options.Output = Format.TABLE,
 ) -> None:
-    """Hand in a job. It runs on when this command ends; Ctrl-C in --watch leaves it running."""
+    """Hand in a job. It runs on when this command ends; Ctrl-C in --watch leaves it running.
+
+    With -o json: the receipt; with --watch too, one JSON object a line, the receipt first.
+    """
     text = options.read_text(file)
     chosen = key or (submission_key(text, team or "") if once else None)
 
@@ -98,10 +101,12 @@ def submit(
             if not receipt.get("admitted"):
                 _print_refusal(str(file), receipt.get("reasons", []), form)
                 return EXIT_REFUSED
-            if form is Format.JSON:
-                output.print_json(receipt)
-            else:
+            if form is Format.TABLE:
                 _print_receipt(receipt)
+            elif watch:
+                output.print_json_line({"kind": "receipt", "data": receipt})
+            else:
+                output.print_json(receipt)
             return await following.follow(client, receipt["job"], form) if watch else None
 
     output.go(work, form)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from lineshaft.adapters.bus import select
+from lineshaft.adapters.bus.connection import knock
 from lineshaft.adapters.bus.select import ClosableBus
 from lineshaft.contracts import ids, limits, subjects
-from lineshaft.ports import BusUnavailable, NobodyAnswers
+from lineshaft.ports import BusUnavailable, NobodyAnswers, TokenRefused
 from lineshaft.sdk import discovery, download
 from lineshaft.sdk.discovery import Platform
 from lineshaft.sdk.errors import PlatformError, UnreachableError
@@ -28,6 +29,7 @@ Answer = dict[str, Any]
 PATIENCE_MS = 20_000
 JOBS_READ_MAX = 20_000
 _TRY_AGAIN_MS = 300
+_BUS_RESTART_S = 10.0  # a platform that lives starts a bus that died again
 
 
 class Client:
@@ -42,8 +44,12 @@ class Client:
     async def connect(
         cls, url: str | None = None, *, platform: Platform | None = None
     ) -> AsyncIterator["Client"]:
-        """Find the platform (``discovery.find``), connect, and close at the end."""
+        """Find the platform (``discovery.find``), connect, and close at the end.
+
+        Raises ``UnreachableError`` at once when nobody listens there or the token is wrong.
+        """
         found = platform or discovery.find(url)
+        await _reach(found)
         try:
             bus = select.bus(found.bus_url, found.token)
         except ValueError as error:
@@ -249,6 +255,37 @@ class Client:
     async def health(self, service: str) -> Answer:
         """Return a service's own checks."""
         return await self.request(service, "health", timeout_ms=3_000)
+
+
+async def _reach(platform: Platform) -> None:
+    """Return when the platform's bus lets us in; say what is wrong when it does not."""
+    if platform.bus_url.startswith("memory:"):
+        return
+    deadline = asyncio.get_running_loop().time() + _BUS_RESTART_S
+    while True:
+        try:
+            await knock(platform.bus_url, platform.token)
+            return
+        except TokenRefused:
+            raise UnreachableError(
+                f"the bus at {platform.bus_url} refuses the token ({platform.origin})",
+                "name it: nats://token@host:port, or LINESHAFT_TOKEN; "
+                "it is `bus_token` in the platform's state.json",
+            ) from None
+        except BusUnavailable as error:
+            if not discovery.is_alive(platform):
+                raise UnreachableError(
+                    f"the platform in {platform.state_dir} is not running: its process "
+                    f"{platform.pid} is gone",
+                    f"start it again: lineshaft up --state {platform.state_dir}",
+                ) from None
+            is_over = asyncio.get_running_loop().time() >= deadline
+            if platform.pid is None or is_over:
+                raise UnreachableError(
+                    f"no bus answers: {error} ({platform.origin})",
+                    "is the address right, and the platform up? lineshaft doctor looks",
+                ) from None
+        await asyncio.sleep(_TRY_AGAIN_MS / 1000)
 
 
 def submission_key(job: str, salt: str = "") -> str:

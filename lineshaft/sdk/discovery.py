@@ -4,6 +4,7 @@ In this order: an explicit URL, ``LINESHAFT_URL``, a state folder's file found u
 the only running platform of this user; else an error that lists what runs.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -125,9 +126,16 @@ def of_state(folder: Path) -> Platform:
 
 
 def is_alive(platform: Platform) -> bool:
-    """Tell whether the platform's process exists on this machine."""
+    """Tell whether the platform's process exists on this machine.
+
+    One that ended and was not collected yet is gone: in a container nobody may ever collect it.
+    """
     if platform.pid is None:
         return True
+    with contextlib.suppress(OSError, IndexError):
+        stat = Path(f"/proc/{platform.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        if stat.rpartition(")")[2].split()[0] in "ZX":
+            return False
     try:
         os.kill(platform.pid, 0)
     except ProcessLookupError:
@@ -139,10 +147,14 @@ def is_alive(platform: Platform) -> bool:
 
 def of_url(url: str, origin: str, environ: Mapping[str, str]) -> Platform:
     """Make a platform of ``nats://[token@]host:port``; the token may be in LINESHAFT_TOKEN."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 4222
+    except ValueError as error:
+        raise UnreachableError(f"{origin}: {error}", "use nats://token@host:port") from None
     if parts.scheme not in ("nats", "tls") or not parts.hostname:
         raise UnreachableError(f"{origin}: not the URL of a bus", "use nats://token@host:port")
     token = parts.username or environ.get("LINESHAFT_TOKEN", "")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    clean = urlunsplit((parts.scheme, f"{host}:{parts.port or 4222}", "", "", ""))
+    clean = urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))
     return Platform(bus_url=clean, token=token, origin=origin)

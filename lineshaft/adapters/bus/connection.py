@@ -11,8 +11,9 @@ from typing import Any
 import nats
 from nats.aio.client import Client
 
-from lineshaft.ports import BusUnavailable
+from lineshaft.ports import BusUnavailable, TokenRefused
 
+KNOCK_WAIT_S = 2
 CONNECT_WAIT_S = 5.0
 RECONNECT_WAIT_S = 0.25
 PING_INTERVAL_S = 15
@@ -131,3 +132,32 @@ def options(token: str | None) -> dict[str, Any]:
         "ping_interval": PING_INTERVAL_S,
     }
     return made | ({"token": token} if token else {})
+
+
+async def knock(url: str, token: str | None) -> None:
+    """Return when the bus lets us in at the first try.
+
+    For whoever waits at a terminal: a wrong address or token does not get better by waiting.
+    Raises ``TokenRefused`` or ``BusUnavailable`` after 2 s at most.
+    """
+    heard: list[str] = []
+
+    async def note(error: Exception) -> None:
+        heard.append(str(error) or repr(error))
+
+    try:
+        async with asyncio.timeout(KNOCK_WAIT_S):
+            client = await nats.connect(
+                url,
+                token=token or None,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                error_cb=note,
+            )
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        what = heard[0] if heard else str(error) or f"no answer within {KNOCK_WAIT_S} s"
+        if "authorization" in f"{what} {error}".lower():
+            raise TokenRefused(f"{url} does not take this token") from None
+        raise BusUnavailable(f"{url}: {what}") from None
+    await client.close()
