@@ -159,7 +159,9 @@ def save(parts: Run, progress: Progress, done: Done) -> None:
     parts.link.phase("saving")
     metrics = {"loss": progress.loss, "learning_rate": done.learning_rate}
     with parts.meter.saving():
-        parts.saver.save(parts.engine, progress.step, metrics)
+        is_kept = parts.saver.save(parts.engine, progress.step, metrics)
+    if not is_kept and parts.gang.is_leader:
+        parts.link.metric("checkpoint_failed", 1.0, progress.step)
     parts.link.phase("training")
 
 

@@ -118,6 +118,51 @@ KINDS: dict[str, AlertKind] = {
         Severity.WARNING,
         "Check the space and permissions of the checkpoint folder, and the ranks' logs.",
     ),
+    "checkpoint_failing": AlertKind(
+        "Checkpoints could not be saved",
+        Severity.WARNING,
+        "Read why in rank 0's log; the third failure in a row ends the run.",
+    ),
+    "loss_not_falling": AlertKind(
+        "The loss does not fall, or climbs",
+        Severity.WARNING,
+        "Look at learning rate, labels and data; try to over-fit a small sample first.",
+    ),
+    "job_slow": AlertKind(
+        "Steps became slower",
+        Severity.WARNING,
+        "Look at what changed at that step: the node, its neighbours, the data, the storage.",
+    ),
+    "zero_utilisation": AlertKind(
+        "Devices do nothing and no step is made",
+        Severity.CRITICAL,
+        "Look at the stacks of the idle ranks; the run is started again as after a hang.",
+    ),
+    "low_utilisation": AlertKind(
+        "The devices are used too little",
+        Severity.WARNING,
+        "Use more loader workers, packed data, or a larger micro-batch; the alert says which.",
+    ),
+    "below_plan": AlertKind(
+        "Throughput is below its plan",
+        Severity.WARNING,
+        "Close the largest of the gaps that the alert names: data, communication or compute.",
+    ),
+    "resume_check": AlertKind(
+        "A resumed run does not go on where it stopped",
+        Severity.CRITICAL,
+        "Stop it and compare its step, learning rate and data with the checkpoint's.",
+    ),
+    "out_of_memory_soon": AlertKind(
+        "Memory of a node is nearly full",
+        Severity.WARNING,
+        "Use fewer loader workers and less prefetch, or a node with more memory.",
+    ),
+    "storage_filling": AlertKind(
+        "Storage is nearly full",
+        Severity.WARNING,
+        "Remove old checkpoints, or suspend the job before a save fails.",
+    ),
     "restart_storm": AlertKind(
         "The job restarts again and again without progress",
         Severity.CRITICAL,
@@ -138,7 +183,8 @@ _ALERT_ID = re.compile(r"^a(\d{1,2})-[a-z2-7]{16}\Z")
 class AlertKey:
     """What makes an alert itself: the attempt and episode that opened it, and what it is about.
 
-    ``subject`` is ``run``, ``rank-<n>``, ``node-<name>``, or a signature's id.
+    ``subject`` is ``run``, ``rank-<n>``, ``node-<name>`` (``node-<name>.<what>`` for one of its
+    resources), a signature's id, or a word of the rule's own (``diverging``, ``rate``).
     """
 
     job: str

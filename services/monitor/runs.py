@@ -123,9 +123,12 @@ class Runs:
             return None
         watch = new_watch(job, attempt, self.signatures, self.policy)
         if known is not None and known.attempt == attempt:
-            _seed(watch, known)
+            _seed(watch, known, self.policy)
             if known.pool != NOT_APPLICABLE:
                 place = (known.pool, known.team)
+        earlier = max((a for a, _ in self.of_job(job) if a < attempt), default=0)
+        if earlier:  # for the check of a resume, whichever checkpoint it turns out to be from
+            watch.resume.before = tuple(self.by_key[job, earlier].watch.resume.lately)
         points = self.policy.curve_points_max
         run = Run(watch, place, Curves(points), Curves(points))
         run.flush_every_ms = self.policy.curve_flush_ms
@@ -150,7 +153,7 @@ class Runs:
                 yield key, run
 
 
-def _seed(watch: Watch, known: JobWatch) -> None:
+def _seed(watch: Watch, known: JobWatch, policy: Policy) -> None:
     """Continue the episodes that were journaled before this memory began."""
     for key, (attempt, number, status, severity, since) in known.episodes.items():
         kind, _, subject = key.partition(" ")
@@ -158,9 +161,9 @@ def _seed(watch: Watch, known: JobWatch) -> None:
             phase = _PHASES.get(AlertStatus(status), Phase.CLEARED)
             watch.episodes.seed(kind, subject, Episode(number, phase, Severity(severity), since))
     if known.plan:
-        order = {**known.plan.get("order", {}), "spec": {"checkpoint": known.plan["checkpoint"]}}
+        order = {**known.plan.get("order", {}), "spec": known.plan.get("spec", {})}
         data = {"order": order, "nodes": known.plan.get("nodes", [])}
-        observe(watch, RunFact("run.launch_ordered", data, known.opened_at), 0, Policy())
+        observe(watch, RunFact("run.launch_ordered", data, known.opened_at), 0, policy)
     watch.not_joined.launched_at = known.opened_at
     watch.overdue.committed = known.checkpoint_step
     watch.is_stopping = known.is_over or known.stop_intent is not None or bool(known.exits)

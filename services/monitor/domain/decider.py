@@ -34,6 +34,7 @@ _STATES = {
 }
 _TERMINAL = frozenset({"job.succeeded", "job.failed", "job.cancelled"})
 _NEVER_STALE = _TERMINAL | {"job.retrying"}
+_PROMISES = ("jobType", "checkpoint", "hyperparameters")
 _BENIGN_STOPS = frozenset({"cancel", "suspend", "preempt", "resize", "migrate"})
 
 
@@ -171,10 +172,10 @@ def _of_order(
         "nodes": fact.data.get("nodes", []),
         "order": {
             name: order[name]
-            for name in ("hang_limit_ms", "first_step_limit_ms", "name")
+            for name in ("hang_limit_ms", "first_step_limit_ms", "name", "resume")
             if name in order
         },
-        "checkpoint": checkpoint_plan(order),
+        "spec": promised(order),
     }
     if job.plan == plan:
         return []
@@ -183,12 +184,12 @@ def _of_order(
     return [_note(job, state.ATTEMPT_OPENED, data, attempt)]
 
 
-def checkpoint_plan(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checkpoint section of the job that a launch order holds."""
+def promised(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of the job in a launch order that rules measure a run against."""
     spec = order.get("spec")
     body = spec.get("spec", spec) if isinstance(spec, Mapping) else {}
-    section = body.get("checkpoint") if isinstance(body, Mapping) else None
-    return dict(section) if isinstance(section, Mapping) else {}
+    body = body if isinstance(body, Mapping) else {}
+    return {name: body[name] for name in _PROMISES if body.get(name) is not None}
 
 
 def _of_stop(

@@ -78,6 +78,11 @@ class Hang:
             self._gap((at - self.last_step_at) / max(1, step - self.last_step), policy)
         self.has_steps, self.last_step, self.last_step_at = True, step, at
 
+    @property
+    def is_stepping(self) -> bool:
+        """Whether every node that beats says that steps are what is due now."""
+        return all(node.phase_kind == "step" for node in self.nodes.values())
+
     def node_gone(self, node: str) -> None:
         """Forget a node whose ranks are done."""
         self.nodes.pop(node, None)

@@ -79,6 +79,73 @@ class Policy:
     # checkpoint_overdue
     overdue_warning: float = 1.5
     overdue_critical: float = 3.0
+    overdue_default_ms: int = 10 * 60_000
+
+    # checkpoint_failing
+    failing_critical: int = 2
+
+    # loss_not_falling
+    trend_window: int = 1000
+    trend_window_share: float = 0.05
+    trend_flat: float = 0.995
+    trend_buckets: int = 20
+    trend_tail: float = 0.20
+    trend_climb: float = 0.03
+    trend_climb_steps: int = 200
+    trend_climb_span: int = 100
+
+    # job_slow
+    slow_window: int = 20
+    slow_share: float = 0.10
+    slow_sigmas: float = 4.0
+    slow_sigma_floor: float = 0.01
+
+    # straggler, slow drifts
+    drift_peers_min: int = 8
+    drift_clip: float = 2.0
+    drift_k: float = 1.0
+    drift_h: float = 12.0
+    drift_ratio: float = 1.03
+    drift_sigma_floor: float = 0.01
+
+    # out_of_memory_soon
+    memory_warning: float = 0.92
+    memory_critical: float = 0.97
+    memory_cleared: float = 0.85
+    memory_forecast_ms: int = 15 * 60_000
+    memory_every_ms: int = 5_000
+    memory_span_ms: int = 30_000
+    memory_held_ms: int = 20_000
+    memory_floor: float = 0.5
+    shm_floor: float = 0.1
+
+    # storage_filling
+    storage_every_ms: int = 30_000
+    storage_span_ms: int = 10 * 60_000
+    storage_warning_ms: int = 24 * 3_600_000
+    storage_warning_free: float = 0.40
+    storage_critical_ms: int = 4 * 3_600_000
+    storage_critical_free: float = 0.20
+    storage_flat_warning: float = 0.05
+    storage_flat_critical: float = 0.03
+
+    # zero_utilisation and low_utilisation, in percent of use
+    zero_utilisation: float = 1.0
+    zero_peers_busy: float = 90.0
+    zero_ms: int = 5 * 60_000
+    low_utilisation: float = 80.0
+    low_ms: int = 10 * 60_000
+    low_step_ms: int = 60_000
+
+    # below_plan
+    plan_warning: float = 0.90
+    plan_critical: float = 0.70
+    plan_cleared: float = 0.95
+    plan_ms: int = 10 * 60_000
+
+    # resume_check
+    resume_rate: float = 0.01
+    resume_loss: float = 0.05
 
     # presence
     join_ms: int = 15 * 60_000

@@ -21,6 +21,13 @@ from lineshaft.contracts.events import Event
 from services.monitor.domain.state import Alert, JobWatch, WatchState, key_of
 
 EVIDENCE_CHARS_MAX = 16_000
+CAUSES: dict[str, tuple[str, ...]] = {
+    "below_plan": ("straggler", "data_starvation"),
+    "job_slow": ("straggler", "data_starvation"),
+    "low_utilisation": ("straggler", "data_starvation"),
+    "zero_utilisation": ("hang",),
+}
+"""Kinds that are consequences: while a cause is confirmed for the same job, it alone is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +158,15 @@ def _is_old_episode(job: JobWatch, trouble: Trouble) -> bool:
 
 
 def _inhibitor(state: WatchState, job: JobWatch, trouble: Trouble) -> str | None:
-    """Return the alert that already tells of the same node: one broken node is one alarm.
+    """Return the alert that already tells of the same trouble: one fault is one alarm.
 
-    Only jobs of the same partition are looked at, since each stream decides by itself.
+    That is an open alert of a cause in the same job, or one of the same node in another; only
+    jobs of the same partition are looked at, since each stream decides by itself.
     """
+    for _, cause in sorted(job.alerts.items()):
+        is_sure = cause["status"] == AlertStatus.CONFIRMED
+        if is_sure and cause["kind"] in CAUSES.get(trouble.kind, ()):
+            return str(cause["alert"])
     if not trouble.subject.startswith("node-"):
         return None
     for other in state.jobs.values():

@@ -146,7 +146,7 @@ class Straggler:
             places = [self.place[rank] for rank in who.ranks]
             if subject not in now and hits[NOTICE, places].max() <= policy.straggler_clear_hits:
                 del self.opened[subject]
-                summary = f"{_called(who)} keeps up with its peers again at step {step}."
+                summary = f"{called(who)} keeps up with its peers again at step {step}."
                 yield Verdict("straggler", subject, Phase.CLEARED, summary=summary)
 
     def _verdict(self, who: Blamed, hits: NDArray[np.int64], policy: Policy, step: int) -> Verdict:
@@ -161,7 +161,7 @@ class Straggler:
         is_confirmed = hits[WARNING] >= policy.straggler_hits and not who.is_imbalance
         is_critical = hits[CRITICAL] >= policy.straggler_hits
         summary = (
-            f"{_called(who)} takes {ratio:.2f} times as long as its peers, "
+            f"{called(who)} takes {ratio:.2f} times as long as its peers, "
             f"in {int(hits[NOTICE])} of the last {policy.straggler_of} steps."
         )
         if who.is_imbalance:
@@ -203,7 +203,8 @@ def _fastest_other(values: Values) -> Values:
     return others
 
 
-def _called(who: Blamed) -> str:
+def called(who: Blamed) -> str:
+    """Return how a sentence names whom the slow ranks point at."""
     if who.is_imbalance:
         return f"A group of {len(who.ranks)} ranks"
     if len(who.ranks) > 1:

@@ -3,6 +3,7 @@
 ``observe`` is the only door. The memory here is rebuilt after a restart and never the truth.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from lineshaft.contracts.alerts import Severity
+from lineshaft.contracts.telemetry import Metric
+from services.monitor.domain.capacity import OutOfMemorySoon, StorageFilling
+from services.monitor.domain.drift import Drift
 from services.monitor.domain.hang import Hang
 from services.monitor.domain.numeric import GradNorm, LossSpike, NonFinite
 from services.monitor.domain.observations import (
@@ -25,14 +29,24 @@ from services.monitor.domain.observations import (
     Tick,
     Verdict,
 )
-from services.monitor.domain.pace import CheckpointOverdue, DataStarvation
+from services.monitor.domain.pace import CheckpointFailing, CheckpointOverdue, DataStarvation
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.presence import NodeLost, NotJoined
+from services.monitor.domain.resume import Course, ResumeCheck
 from services.monitor.domain.signatures import HITS_KEPT_MAX, Hit, Role, Signatures
 from services.monitor.domain.straggler import Straggler
 from services.monitor.domain.table import ClosedStep, StepTable
+from services.monitor.domain.trend import JobSlow, LossTrend
+from services.monitor.domain.utilisation import (
+    BelowPlan,
+    Devices,
+    LowUtilisation,
+    StepSplit,
+    ZeroUtilisation,
+)
 
 STEP_MAX = 1 << 31
+OWN_JOB_TYPES = ("pretrain", "full-finetune", "lora")
 _STOPS = frozenset(
     {
         "run.stop_ordered",
@@ -61,6 +75,19 @@ class Watch:
     hang: Hang
     not_joined: NotJoined
     node_lost: NodeLost
+    drift: Drift = field(default_factory=Drift)
+    trend: LossTrend = field(default_factory=LossTrend)
+    job_slow: JobSlow = field(default_factory=JobSlow)
+    failing: CheckpointFailing = field(default_factory=CheckpointFailing)
+    resume: ResumeCheck = field(default_factory=ResumeCheck)
+    memory: OutOfMemorySoon = field(default_factory=OutOfMemorySoon)
+    storage: StorageFilling = field(default_factory=StorageFilling)
+    devices: Devices = field(default_factory=Devices)
+    split: StepSplit = field(default_factory=StepSplit)
+    zero_use: ZeroUtilisation = field(default_factory=ZeroUtilisation)
+    low_use: LowUtilisation = field(default_factory=LowUtilisation)
+    below_plan: BelowPlan = field(default_factory=BelowPlan)
+    now: int = 0  # of the sample that is judged
     episodes: Episodes = field(default_factory=Episodes)
     hits: deque[Hit] = field(default_factory=lambda: deque(maxlen=HITS_KEPT_MAX))
     last_hit: dict[str, int] = field(default_factory=dict)  # signature -> the agent's clock
@@ -98,7 +125,7 @@ def observe(watch: Watch, sample: Sample, now: int, policy: Policy) -> list[Obse
     ``now`` is milliseconds since the epoch, the monitor's clock. Nothing is judged after a stop
     was ordered or the work is complete.
     """
-    watch.closed = []
+    watch.closed, watch.now = [], now
     made: list[Observation] = []
     for verdict in _verdicts(watch, sample, now, policy):
         if not watch.is_stopping:
@@ -115,7 +142,7 @@ def _verdicts(watch: Watch, sample: Sample, now: int, policy: Policy) -> Iterato
         case LinesSeen():
             yield from _of_lines(watch, sample, now, policy)
         case RunFact():
-            _of_fact(watch, sample)
+            yield from _of_fact(watch, sample, now, policy)
         case Tick():
             yield from _of_tick(watch, sample, now, policy)
 
@@ -125,25 +152,56 @@ def _verdicts(watch: Watch, sample: Sample, now: int, policy: Policy) -> Iterato
 
 
 def _of_rows(watch: Watch, sample: StepRows, policy: Policy) -> Iterator[Verdict]:
-    if sample.sample:
-        watch.samples[sample.node] = sample.sample
-        if "gpu_utilisation" in sample.sample:
-            watch.hang.utilisation[sample.node] = sample.sample["gpu_utilisation"]
+    # What a block says beside its rows comes first: a plan is of use to its first step.
+    for metric in sample.metrics:
+        yield from _of_metric(watch, metric, policy)
     rows = sample.rows[sample.rows["step"] < STEP_MAX]
     if len(rows):
         yield from watch.non_finite.judge_rows(sample.node, rows)
         for closed in watch.table.add(sample.node, rows[np.argsort(rows["step"], kind="stable")]):
             yield from judge_step(watch, closed, policy)
-    for metric in sample.metrics:
-        if metric.split is not None and metric.step < STEP_MAX:
-            watch.skip_to = max(watch.skip_to, metric.step + 1)
+    if sample.sample:
+        yield from _of_sample(watch, sample.node, sample.sample, policy)
+
+
+def _of_metric(watch: Watch, metric: Metric, policy: Policy) -> Iterator[Verdict]:
+    if not 0 <= metric.step < STEP_MAX or not math.isfinite(metric.value):
+        return
+    if metric.split is not None:
+        watch.skip_to = max(watch.skip_to, metric.step + 1)
+    elif metric.name == "planned_steps" and 0 < metric.value < STEP_MAX:
+        watch.trend.planned_steps = watch.resume.planned_steps = int(metric.value)
+    elif metric.name == "checkpoint_failed":
+        yield from watch.failing.failed(metric.step, policy)
+    else:
+        watch.below_plan.plan(metric.name, metric.value)
+
+
+def _of_sample(
+    watch: Watch, node: str, sample: Mapping[str, float], policy: Policy
+) -> Iterator[Verdict]:
+    watch.samples[node] = sample
+    if "gpu_utilisation" in sample:
+        watch.hang.utilisation[node] = sample["gpu_utilisation"]
+    yield from watch.memory.judge(node, sample, watch.now, policy)
+    yield from watch.storage.judge(node, sample, watch.now, policy)
+    if not watch.devices.take(node, sample):
+        return
+    is_stepping = watch.hang.is_stepping
+    yield from watch.zero_use.judge(
+        watch.devices, watch.now, policy, steps=watch.steps_seen, is_stepping=is_stepping
+    )
+    counted = watch.steps_seen - policy.warm_up_steps
+    yield from watch.low_use.judge(
+        watch.devices, watch.now, policy, steps=counted, split=watch.split
+    )
 
 
 def judge_step(watch: Watch, closed: ClosedStep, policy: Policy) -> Iterator[Verdict]:
     """Run the rules on one whole step.
 
     The first 16 steps of an attempt, and the step of and after a checkpoint or an evaluation,
-    are left out of all rules but "not finite" and "overdue".
+    are left out of the rules on pace and on the range of loss and norm.
     """
     watch.closed.append(closed)
     watch.steps_seen += 1
@@ -152,15 +210,26 @@ def judge_step(watch: Watch, closed: ClosedStep, policy: Policy) -> Iterator[Ver
     at = closed.mean("at")
     watch.hang.step_made(closed.step, 0.0 if np.isnan(at) else at, policy)
     yield from watch.non_finite.judge(closed, policy)
-    yield from watch.overdue.judge(closed, policy)
-    if watch.steps_seen <= policy.warm_up_steps or closed.step <= watch.skip_to:
-        return
+    yield from watch.overdue.judge(closed, watch.now, policy)
+    yield from watch.resume.judge(closed, policy)
+    yield from watch.trend.judge(closed, policy)
+    if watch.steps_seen > policy.warm_up_steps and closed.step > watch.skip_to:
+        yield from _judge_ordinary(watch, closed, policy)
+
+
+def _judge_ordinary(watch: Watch, closed: ClosedStep, policy: Policy) -> Iterator[Verdict]:
+    """Run the rules that only look at ordinary steps."""
     yield from watch.loss_spike.judge(closed, policy)
     yield from watch.grad_norm.judge(closed, policy)
-    yield from watch.straggler.judge(
-        closed, policy, node_of=watch.table.node_of, stage_of=watch.stage_of
+    nodes, stages = watch.table.node_of, watch.stage_of
+    yield from watch.straggler.judge(closed, policy, node_of=nodes, stage_of=stages)
+    yield from watch.drift.judge(
+        closed, policy, node_of=nodes, stage_of=stages, told=watch.straggler.opened
     )
     yield from watch.starvation.judge(closed, policy)
+    yield from watch.job_slow.judge(closed, policy)
+    watch.split.add(closed)
+    yield from watch.below_plan.judge(watch.split, watch.now, policy, step=closed.step)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -179,6 +248,8 @@ def _of_tick(watch: Watch, sample: Tick, now: int, policy: Policy) -> Iterator[V
     yield from watch.not_joined.judge(now, policy)
     stalled = is_stalled(watch, now, policy)
     yield from watch.node_lost.judge(now, policy, path_proved=sample.path_proved, stalled=stalled)
+    if watch.hang.is_stepping:
+        yield from watch.overdue.judge_time(now, policy)
     for subject in watch.episodes.open_subjects("log_signature"):
         if now - watch.hit_received.get(subject, now) > policy.signature_quiet_ms:
             yield Verdict("log_signature", subject, Phase.CLEARED, summary="It did not come again.")
@@ -227,25 +298,28 @@ def _of_lines(watch: Watch, sample: LinesSeen, now: int, policy: Policy) -> Iter
 # Facts
 
 
-def _of_fact(watch: Watch, fact: RunFact) -> None:
+def _of_fact(watch: Watch, fact: RunFact, now: int, policy: Policy) -> Iterator[Verdict]:
     if fact.kind in _STOPS:
         watch.is_stopping = True
     elif fact.kind == "run.launch_ordered":
-        _of_order(watch, fact.data)
+        _of_order(watch, fact.data, policy)
     elif fact.kind == "run.launched":
         watch.not_joined.launched_at = fact.at
     elif fact.kind == "run.started":
         watch.not_joined.joined.add(str(fact.data["node"]))
     elif fact.kind == "run.ended":
-        watch.node_lost.heard.pop(str(fact.data["node"]), None)
-        watch.hang.node_gone(str(fact.data["node"]))
+        node = str(fact.data["node"])
+        watch.node_lost.heard.pop(node, None)
+        watch.hang.node_gone(node)
+        watch.devices.forget(node)
     elif fact.kind == "run.checkpoint_committed":
-        watch.overdue.committed = max(watch.overdue.committed, int(fact.data["step"]))
+        watch.overdue.commit(int(fact.data["step"]), now)
+        watch.storage.checkpoint_bytes = float(_whole(fact.data.get("bytes")))
+        yield from watch.failing.commit()
 
 
-def _of_order(watch: Watch, data: Mapping[str, Any]) -> None:
-    order = data.get("order")
-    order = order if isinstance(order, Mapping) else {}
+def _of_order(watch: Watch, data: Mapping[str, Any], policy: Policy) -> None:
+    order = _mapping(data.get("order"))
     watch.hang.floor_ms = _whole(order.get("hang_limit_ms"))
     watch.hang.first_step_ms = _whole(order.get("first_step_limit_ms"))
     for node in data.get("nodes", []):
@@ -253,11 +327,31 @@ def _of_order(watch: Watch, data: Mapping[str, Any]) -> None:
             slots = node.get("slots")
             ranks = len(slots) if isinstance(slots, list) else _whole(slots)
             watch.not_joined.expected[node["node"]] = ranks or 1
-    spec = order.get("spec")
-    body = spec.get("spec", spec) if isinstance(spec, Mapping) else {}
-    checkpoint = body.get("checkpoint") if isinstance(body, Mapping) else None
-    if isinstance(checkpoint, Mapping):
-        watch.overdue.every_steps = _whole(checkpoint.get("everySteps"))
+    spec = _mapping(order.get("spec"))
+    body = _mapping(spec.get("spec", spec))
+    watch.overdue.every_steps, watch.overdue.every_ms = checkpoint_plan(body, policy)
+    watch.resume.course = Course.of(_mapping(body.get("hyperparameters")))
+    step = _mapping(order.get("resume")).get("step")
+    watch.resume.from_step = step if isinstance(step, int) and not isinstance(step, bool) else -1
+
+
+def checkpoint_plan(body: Mapping[str, Any], policy: Policy) -> tuple[int, int]:
+    """Return how often a job plans to save, in steps and in milliseconds; 0: not by this measure.
+
+    A job of our own engines that says nothing saves by time; a script saves as it likes.
+    """
+    section = _mapping(body.get("checkpoint"))
+    minutes = section.get("everyMinutes")
+    if _whole(section.get("everySteps")):
+        return _whole(section.get("everySteps")), 0
+    if isinstance(minutes, int | float) and not isinstance(minutes, bool) and minutes > 0:
+        return 0, int(minutes * 60_000)
+    is_ours = body.get("jobType") in OWN_JOB_TYPES
+    return 0, policy.overdue_default_ms if is_ours else 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _whole(value: Any) -> int:

@@ -195,6 +195,7 @@ def test_curves_in_parts_are_the_curves(made: list[dict[str, float]], cut: int) 
     assert read.dump()["series"] == whole.dump()["series"]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=5_000))
 def test_a_line_is_matched_on_a_bounded_text(text: str) -> None:
     """No line costs more than a bounded one, and none raises."""

@@ -198,3 +198,15 @@ def test_an_id_that_is_none_has_no_partition() -> None:
     """User text never chooses a stream."""
     for text in ("", "a9-aaaaaaaaaaaaaaaa", "a0-short", "a0-aaaaaaaaaaaaaaaa\n", "x"):
         assert alerts.partition_of(text) is None
+
+
+def test_a_consequence_is_not_told_beside_its_cause() -> None:
+    """Slow steps and missed plans under a confirmed straggler name it and stay silent."""
+    line = _line()
+    line.take(_seen(Phase.OPENED, kind="straggler", subject="rank-1"))
+    line.take(_seen(Phase.CONFIRMED, kind="job_slow"))
+    line.take(_seen(Phase.CONFIRMED, kind="straggler", subject="rank-1"))
+    line.take(_seen(Phase.CONFIRMED, kind="below_plan"))
+    told = {alert["kind"]: alert for alert in line.of("alert.firing")}
+    assert told["job_slow"]["inhibited_by"] is None, "a notice is no cause yet"
+    assert told["below_plan"]["inhibited_by"] == told["straggler"]["alert"]
