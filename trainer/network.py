@@ -42,10 +42,11 @@ def build(asked: Recipe, folder: Path) -> nn.Module:
         raise ConfigFault(f"{folder}: no safetensors weights; {asked.job_type} needs a base model")
     if asked.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return _adapted(model, asked.lora) if asked.lora else model
+    return adapted(model, asked.lora) if asked.lora else model
 
 
-def _adapted(model: Any, shape: Lora) -> nn.Module:
+def adapted(model: Any, shape: Lora) -> nn.Module:
+    """Return the model with a low-rank adapter, the only part of it that learns."""
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - only adapters need peft
 
     config = LoraConfig(

@@ -8,6 +8,7 @@ from services.admission import handlers
 from services.admission.asking import Neighbours
 from services.admission.domain.decider import AdmissionDecider
 from services.admission.domain.policy import AdmissionPolicy, PolicyError
+from services.admission.dry_runs import DryRuns
 from services.admission.mounts import Mounts
 from services.admission.observing import Preflight
 from services.admission.projector import SubmissionProjector
@@ -39,9 +40,12 @@ def build(settings: Settings, ports: Ports | None = None) -> Service:
     service.consume("job", ["lineshaft.job.queued.>"], observe=compare.queued)
     service.background("anti-entropy", compare.run)
 
+    rehearse = DryRuns(settings.cache_dir / "dry-runs")
+
     async def close() -> None:
         look.close()
+        await rehearse.close()
 
     service.on_stop(close)
-    handlers.register(handlers.Desk(service, policy, look=look, ask=ask))
+    handlers.register(handlers.Desk(service, policy, look=look, ask=ask, rehearse=rehearse))
     return service

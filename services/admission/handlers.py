@@ -28,6 +28,7 @@ from services.admission.domain.decider import (
 )
 from services.admission.domain.policy import AdmissionPolicy
 from services.admission.domain.reading import Reading
+from services.admission.dry_runs import DryRuns
 from services.admission.observing import Preflight, is_reference
 from services.admission.projector import KIND
 
@@ -38,12 +39,34 @@ class Desk:
     """What the handlers need: the service, the policy, preflight and the neighbours."""
 
     def __init__(
-        self, service: Service, policy: AdmissionPolicy, *, look: Preflight, ask: Neighbours
+        self,
+        service: Service,
+        policy: AdmissionPolicy,
+        *,
+        look: Preflight,
+        ask: Neighbours,
+        rehearse: DryRuns | None = None,
     ) -> None:
         self.service = service
         self.policy = policy
         self.look = look
         self.ask = ask
+        self.rehearse = rehearse
+
+    async def rehearsed(
+        self, read: Reading, observed: dict[str, Any], *, is_waiting: bool
+    ) -> dict[str, Any]:
+        """Return the observations with the dry runs that the estimate needs.
+
+        Whoever plans waits for them. A submission waits only where they decide: where the memory
+        of its devices is known.
+        """
+        if self.rehearse is None or not self.policy.dry_runs:
+            return observed
+        requests = judging.rehearsals(read, observed, self.policy)
+        is_needed = is_waiting or judging.is_decided_by_memory(read, observed, self.policy)
+        found = await self.rehearse.observed(requests, is_waiting=is_needed)
+        return {**observed, "dry_runs": found} if found else observed
 
 
 def register(desk: Desk) -> None:
@@ -71,6 +94,7 @@ async def observe(desk: Desk, fact: Fact) -> Fact:
     observed = {}
     if read.job is not None:
         observed = await desk.look.observe(read.job, team=read.job.team or team)
+        observed = await desk.rehearsed(read, observed, is_waiting=False)
     whole = f"{team}\n{key}\n{read.digest}"
     return replace(
         fact,
@@ -151,6 +175,7 @@ async def plan(desk: Desk, params: dict[str, Any]) -> dict[str, Any]:
         observed = _elsewhere(read, given)
     else:
         observed = await desk.look.observe(read.job, team=read.job.team or desk.policy.team)
+    observed = await desk.rehearsed(read, observed, is_waiting=True)
     verdict = judging.judge(read, observed, desk.policy)
     return {
         "fits": judging.is_fit(verdict),

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from services.admission.domain import rehearsal
 from services.admission.domain.policy import GIB
+from services.admission.domain.rehearsal import Rehearsal
 from services.admission.domain.shapes import Shape
 
 # DeepSpeed's defaults for zero_optimization: reduce_bucket_size and allgather_bucket_size 5e8,
@@ -19,6 +21,7 @@ _CONTEXT_BYTES = (1 * GIB, 3 * GIB // 2, 5 * GIB // 2)  # CUDA context, NCCL, wo
 _PROCESS_BYTES = (GIB // 2, 3 * GIB // 4, GIB)  # interpreter and libraries, on a CPU
 _FRAGMENTED = (0.95, 1.0, 1.12)
 _BYTES_PER_TOKEN = (6.0, 4.0, 2.5)  # English prose, mixed, Chinese or code, with a BPE vocabulary
+_LOG_BYTES = 16 << 20
 _START_S = (15, 40, 180)  # imports, process group, loading, first checkpoint
 
 
@@ -44,6 +47,16 @@ class Load:
     trained: float = 1.0
     flops: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of one forward pass on one rank."""
+        return self.micro_batch * self.sequence
+
+    @property
+    def accumulation(self) -> int:
+        """Forward passes per optimiser step."""
+        return max(1, self.global_batch // (self.micro_batch * self.ranks))
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -58,26 +71,56 @@ class Range:
         return {"low": round(self.low), "likely": round(self.likely), "high": round(self.high)}
 
 
-def memory_terms(shape: Shape, load: Load, *, is_checkpointing: bool) -> dict[str, float]:
+def memory_terms(
+    shape: Shape, load: Load, *, is_checkpointing: bool, seen: Rehearsal | None = None
+) -> dict[str, float]:
     """Return the likely bytes of each term on one rank.
 
     States: ZeRO (arXiv 1910.02054, section 3): 2 bytes of weight and of gradient, 12 of fp32
-    master copy and two Adam moments per parameter in half precision, sharded by stage.
+    master copy and two Adam moments per parameter in half precision, sharded by stage. Plain
+    PyTorch keeps fp32 weights and casts them as they are used. With a dry run the working terms
+    are its own, else they come from closed formulas.
     """
-    count, element = shape.parameters, 2 if load.is_half else 4
-    trained = count * load.trained
+    count = seen.whole(shape.layers) if seen else shape.parameters
+    trained = seen.learning(shape.layers) if seen else count * load.trained
     stage = load.zero_stage
+    element = 2 if load.is_half and stage is not None else 4
     share = load.ranks if stage else 1
-    states = 12 if load.is_half or stage else 8  # ZeRO keeps a master copy in fp32 too
-    return {
+    states = 12 if stage or (stage is not None and load.is_half) else 8
+    terms = {
         "weights": count * element / (load.ranks if stage == 3 else 1),
         "gradients": trained * element / (share if stage in (2, 3) else 1),
         "optimizer": trained * states / share,
-        "activations": _activations(shape, load, is_checkpointing=is_checkpointing),
-        "logits": _logits(shape, load),
         "buckets": _buckets(count, load, element),
         "context": float((_CONTEXT_BYTES if load.is_gpu else _PROCESS_BYTES)[1]),
     }
+    if seen is not None:
+        return terms | _rehearsed(shape, load, terms["gradients"], seen)
+    working = {
+        "activations": _activations(shape, load, is_checkpointing=is_checkpointing),
+        "logits": _logits(shape, load),
+    }
+    return terms | working
+
+
+def _rehearsed(shape: Shape, load: Load, gradients: float, seen: Rehearsal) -> dict[str, float]:
+    """Return gradients, activations, logits and temporaries at the peak that was rehearsed.
+
+    In plain PyTorch gradients appear while activations go, so their peaks do not add up, and
+    the peak may be the optimiser's step: AdamW holds two temporaries of its largest weight on a
+    CPU, a copy of all second moments on a GPU (``torch/optim/adam.py``, single and multi tensor).
+    """
+    is_plain = load.zero_stage is None
+    wanted = rehearsal.Wanted(
+        shape.layers, load.tokens, is_plain and load.accumulation > 1, is_plain
+    )
+    found = rehearsal.peak(seen, wanted)
+    if not is_plain:
+        return {**found, "gradients": gradients}
+    step = 4 * seen.learning(shape.layers) if load.is_gpu else 8 * seen.largest
+    if sum(found.values()) >= gradients + step:
+        return found
+    return {"gradients": gradients, "activations": 0.0, "logits": 0.0, "temporary": float(step)}
 
 
 def _activations(shape: Shape, load: Load, *, is_checkpointing: bool) -> float:
@@ -127,15 +170,33 @@ def memory(terms: Mapping[str, float], load: Load) -> Range:
     return Range(low, likely, high)
 
 
-def storage(shape: Shape, load: Load) -> Range:
-    """Return the bytes of kept checkpoints, the one being written, the result, and the data."""
-    count, element = shape.parameters, 2 if load.is_half else 4
-    trained = count * load.trained
+def storage_terms(shape: Shape, load: Load) -> dict[str, float]:
+    """Return the likely bytes on disk: data, kept checkpoints, the one being written, result, logs.
+
+    A checkpoint holds weights, fp32 master copy and both moments of what is trained. Tokens are
+    packed beside the text they come from. Logs: 16 MiB and, per rank and step, 256 bytes.
+    """
+    element = 2 if load.is_half else 4
+    trained = shape.parameters * load.trained
     saved = (element + 12) * trained
-    result = element * trained
-    kept = load.keep_last * saved + result
-    data = 2.0 * load.data_bytes  # tokens are packed beside the text they come from
-    return Range(kept + data, kept + saved + data, 1.1 * (kept + saved) + 2 * data)
+    steps = load.max_steps or 0
+    tokens = _tokens(load)
+    if not steps and tokens is not None:
+        steps = round(tokens[1] / (load.global_batch * load.sequence))
+    return {
+        "data": 2.0 * load.data_bytes,
+        "checkpoints": load.keep_last * saved,
+        "checkpoint_in_flight": saved,
+        "model": element * trained,
+        "logs": float(_LOG_BYTES + 256 * load.ranks * steps),
+    }
+
+
+def storage(terms: Mapping[str, float]) -> Range:
+    """Return the bytes on disk at once; high allows for metadata, and as much data again."""
+    likely = sum(terms.values())
+    high = 1.1 * likely + terms["data"]
+    return Range(likely - terms["checkpoint_in_flight"], likely, high)
 
 
 def seconds(shape: Shape, load: Load, *, is_checkpointing: bool) -> Range | None:
@@ -166,19 +227,24 @@ def _tokens(load: Load) -> tuple[float, float, float] | None:
     return min(low, most), min(likely, most), min(high, most)
 
 
-def describe(shape: Shape, load: Load, *, is_checkpointing: bool) -> dict[str, Any]:
+def describe(
+    shape: Shape, load: Load, *, is_checkpointing: bool, seen: Rehearsal | None = None
+) -> dict[str, Any]:
     """Return the whole estimate as JSON values; bytes and seconds are whole numbers."""
-    terms = memory_terms(shape, load, is_checkpointing=is_checkpointing)
+    terms = memory_terms(shape, load, is_checkpointing=is_checkpointing, seen=seen)
     time = seconds(shape, load, is_checkpointing=is_checkpointing)
+    disk = storage_terms(shape, load)
     return {
-        "parameters": shape.parameters,
+        "parameters": seen.whole(shape.layers) if seen else shape.parameters,
         "memory_bytes": memory(terms, load).rounded(),
         "terms_bytes": {name: round(amount) for name, amount in terms.items()},
         "dominating": max(terms, key=lambda name: (terms[name], name)),
-        "storage_bytes": storage(shape, load).rounded(),
+        "storage_bytes": storage(disk).rounded(),
+        "storage_terms_bytes": {name: round(amount) for name, amount in disk.items()},
         "duration_s": None if time is None else time.rounded(),
         "gpu_s": None if time is None else round(time.likely * load.ranks),
         "gradient_checkpointing": is_checkpointing,
+        "memory_from": "formula" if seen is None else "dry run",
     }
 
 

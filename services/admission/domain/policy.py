@@ -53,6 +53,15 @@ class AdmissionPolicy:
     headroom: float = 0.2
     # Refuse what cannot fit even by the low estimate.
     refuse_too_large: bool = True
+    # Rehearse one and two layers in a process of its own (needs torch on this machine).
+    dry_runs: bool = True
+    # Declared bandwidths: between nodes (of one node), and between devices of a node (of one).
+    node_gbit_s: float = 100.0
+    slot_gbit_s: float = 200.0
+    # Price of one device hour by type, in a currency of one's own.
+    prices: Mapping[str, float] = field(default_factory=dict)
+    # A folder with more preflight checks (files of the form of services/admission/checks).
+    checks: str | None = None
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, pool: str = "default") -> "AdmissionPolicy":
@@ -68,6 +77,7 @@ class AdmissionPolicy:
                 raise PolicyError(f"policy.admission.{name} must be a name")
         if not 0 <= float(made.get("headroom", 0.2)) <= 2:
             raise PolicyError("policy.admission.headroom must be from 0 to 2")
+        _check_speeds_and_prices(made)
         devices = {name: Device(*row) for name, row in DEVICES.items()}
         for name, row in dict(made.get("devices", {})).items():
             devices[name] = _device(name, row)
@@ -76,6 +86,19 @@ class AdmissionPolicy:
     def device(self, gpu_type: str) -> Device | None:
         """Return what is known about a device type."""
         return self.devices.get(gpu_type)
+
+
+def _check_speeds_and_prices(made: Mapping[str, Any]) -> None:
+    for name in ("node_gbit_s", "slot_gbit_s"):
+        if not _positive(made.get(name, 1)):
+            raise PolicyError(f"policy.admission.{name} must be a number above 0")
+    for name, price in dict(made.get("prices", {})).items():
+        if not _positive(price):
+            raise PolicyError(f"policy.admission.prices.{name} must be a number above 0")
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12
 
 
 def _device(name: str, row: Any) -> Device:

@@ -136,8 +136,12 @@ def test_time_is_six_flop_per_weight_and_token() -> None:
 def test_storage_holds_the_kept_checkpoints_one_in_flight_and_the_result() -> None:
     """14 bytes a weight per checkpoint in half precision."""
     shape = shapes.read(QWEN_7B)
-    found = estimate.storage(shape, dataclasses.replace(BASE, data_bytes=0, keep_last=2))
-    assert found.likely == pytest.approx(shape.parameters * (3 * 14 + 2))
+    load = dataclasses.replace(BASE, data_bytes=0, keep_last=2, epochs=None, max_steps=100)
+    parts = estimate.storage_terms(shape, load)
+    assert parts["logs"] == 2**24 + 256 * 16 * 100
+    found = estimate.storage(parts)
+    assert found.likely - parts["logs"] == pytest.approx(shape.parameters * (3 * 14 + 2))
+    assert found.low < found.likely < found.high
 
 
 def test_an_adapter_trains_a_small_share() -> None:
