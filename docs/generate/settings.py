@@ -66,6 +66,8 @@ MEANINGS: dict[str, str] = {
     "health_ports": "per service, the port of its readiness and liveness; absent: none",
     "replica": "this process's name in leases",
     "log_level": "debug, info, warning or error",
+    "webhooks": "addresses that alerts are posted to: name, url, secret_file, severity "
+    "(default warning); see [the how-to](../how-to/alerts.md)",
     "policies": "per service, the values listed below",
 }
 _FOR_CLIENTS = (

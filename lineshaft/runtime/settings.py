@@ -72,7 +72,8 @@ class Settings:
 
     ``quotas`` maps a team to the slots it may hold; a team that is absent is not limited.
     ``health_ports`` maps a service to the port of its probes; one that is absent has none.
-    ``policies`` maps a service to its policy values, which that service checks itself.
+    ``policies`` maps a service to its policy values, which that service checks itself, as the
+    monitor does ``webhooks``.
     """
 
     state_dir: Path
@@ -95,6 +96,7 @@ class Settings:
     health_ports: Mapping[str, int]
     replica: str
     log_level: str
+    webhooks: tuple[Mapping[str, Any], ...]
     policies: Mapping[str, Mapping[str, Any]]
     _origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -222,6 +224,7 @@ def _with_defaults(reading: _Reading, here: Path) -> Settings:
         "health_ports": {},
         "replica": ids.slug(socket.gethostname()),
         "log_level": "info",
+        "webhooks": (),
         "policies": {},
     }
     for name in _READERS:
@@ -334,6 +337,16 @@ def _policies(raw: Any, _: Path) -> dict[str, Mapping[str, Any]]:
     return dict(table)
 
 
+def _webhooks(raw: Any, folder: Path) -> tuple[Mapping[str, Any], ...]:
+    """Take a list of tables as they are, their paths made whole; the monitor checks the rest."""
+    rows = json.loads(raw) if isinstance(raw, str) else raw
+    if not isinstance(rows, list | tuple):
+        raise ValueError("must be a list of tables")
+    if not all(isinstance(row, Mapping) and "secret_file" in row for row in rows):
+        raise ValueError("each must be a table that names its 'secret_file'")
+    return tuple({**row, "secret_file": _path(row["secret_file"], folder)} for row in rows)
+
+
 def _nodes(raw: Any, folder: Path) -> tuple[Node, ...]:
     rows = json.loads(raw) if isinstance(raw, str) else raw
     if not isinstance(rows, list | tuple) or not rows:
@@ -382,5 +395,6 @@ _READERS: dict[str, Reader] = {
     "health_ports": _ports,
     "replica": _name,
     "log_level": _level,
+    "webhooks": _webhooks,
     "policies": _policies,
 }

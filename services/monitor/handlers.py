@@ -20,6 +20,7 @@ from services.monitor.log_store import LIMIT_DEFAULT, LogStore, Wanted
 from services.monitor.queries import Queries, job_of
 from services.monitor.sinks.delivery import Delivery
 from services.monitor.sinks.log import LogSink
+from services.monitor.sinks.webhook import WebhookSink, webhooks
 from services.monitor.watching import Watching
 
 FAMILIES = ("telemetry", "beat", "logs")
@@ -41,7 +42,8 @@ def register(service: Service, policy: Policy) -> Parts:
     store = CurveStore(service, watching.runs, policy)
     queries = Queries(service, watching.runs, store)
     logs = LogStore(service.objects, watching.runs)
-    delivery = Delivery(service, [LogSink()])
+    hooks = [WebhookSink(hook, service.clock.now) for hook in webhooks(service.settings.webhooks)]
+    delivery = Delivery(service, [LogSink(), *hooks])
 
     for stream in ("job", "run"):
         service.consume(stream, [f"lineshaft.{stream}.>"], observe=watching.look)
@@ -63,6 +65,8 @@ def register(service: Service, policy: Policy) -> Parts:
     service.background("curves", store.flush_forever)
     service.background("notices", delivery.run)
     service.on_stop(partial(store.flush, is_final=True))
+    for hook in hooks:
+        service.on_stop(hook.aclose)
     return Parts(watching, ingest, store)
 
 
