@@ -1,11 +1,14 @@
 """Admission as a service: ports, decider, read model, preflight, requests."""
 
+from pathlib import Path
+
 from lineshaft.runtime import subscribers
 from lineshaft.runtime.service import Service
 from lineshaft.runtime.settings import Settings, SettingsError
 from lineshaft.runtime.wiring import Ports, open_ports
-from services.admission import handlers
+from services.admission import checking, handlers
 from services.admission.asking import Neighbours
+from services.admission.checking import CheckError
 from services.admission.domain.decider import AdmissionDecider
 from services.admission.domain.policy import AdmissionPolicy, PolicyError
 from services.admission.dry_runs import DryRuns
@@ -21,7 +24,9 @@ def build(settings: Settings, ports: Ports | None = None) -> Service:
     """Make the service; it starts nothing. Raises ``SettingsError``."""
     try:
         policy = AdmissionPolicy.read(settings.policy(NAME), pool=settings.pool)
-    except PolicyError as error:
+        folders = [checking.OURS, *([Path(policy.checks)] if policy.checks else [])]
+        checks = checking.load(folders)
+    except (PolicyError, CheckError) as error:
         raise SettingsError([str(error)]) from None
     service = Service(
         NAME,
@@ -33,7 +38,13 @@ def build(settings: Settings, ports: Ports | None = None) -> Service:
         driver=subscribers.bind,
     )
     ask = Neighbours(service.bus, service.objects, service.clock)
-    look = Preflight(Mounts(settings.mounts), ask, service.clock)
+    look = Preflight(
+        Mounts(settings.mounts),
+        ask,
+        service.clock,
+        checks=checks,
+        checkpoint_root=settings.checkpoint_root,
+    )
 
     compare = Reconciler(service, ask)
     service.host.add_listener(compare.committed)

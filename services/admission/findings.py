@@ -22,13 +22,15 @@ class Problem(Exception):
 class Seen:
     """Everything that looking at one job brought to light.
 
-    ``paths`` maps the place of a path in the job file to the absolute path it means.
+    ``paths`` maps the place of a path in the job file to the absolute path it means. ``disks``
+    holds, for ``output`` and ``checkpoints``: {path, device, free_bytes, bytes_per_s}.
     """
 
     findings: list[dict[str, Any]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
     datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
     model: dict[str, Any] | None = None
+    disks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def problem(self, where: str, problem: Problem) -> None:
         """Record what keeps the job out."""
@@ -50,4 +52,5 @@ class Seen:
             "paths": self.paths,
             "datasets": self.datasets,
             "model": self.model,
+            "disks": self.disks,
         }

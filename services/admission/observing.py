@@ -6,14 +6,16 @@ is put into the fact as ``observed``; nothing here decides.
 
 import asyncio
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from lineshaft.contracts.job import TrainingJob
 from lineshaft.ports import Clock
-from services.admission import data_checks, model_checks
+from services.admission import checking, data_checks, disks, model_checks
 from services.admission.asking import Neighbours
+from services.admission.checking import Check
 from services.admission.domain import inventory
 from services.admission.findings import Problem, Seen
 from services.admission.mounts import Mounts
@@ -27,8 +29,18 @@ _KEPT_MAX: Final = 64
 class Preflight:
     """Looks at paths, data and models of jobs on this machine, and asks the neighbours."""
 
-    def __init__(self, mounts: Mounts, neighbours: Neighbours, clock: Clock) -> None:
+    def __init__(
+        self,
+        mounts: Mounts,
+        neighbours: Neighbours,
+        clock: Clock,
+        *,
+        checks: Sequence[Check] = (),
+        checkpoint_root: Path | None = None,
+    ) -> None:
         self._mounts = mounts
+        self._checks = checks
+        self._checkpoint_root = checkpoint_root
         self._neighbours = neighbours
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preflight")
@@ -64,11 +76,11 @@ class Preflight:
             kept = (self._clock.monotonic(), await self._look_now(job))
             self._kept[key] = kept
         seen = kept[1]
-        return Seen([*seen.findings], {**seen.paths}, {**seen.datasets}, seen.model)
+        return Seen([*seen.findings], {**seen.paths}, {**seen.datasets}, seen.model, {**seen.disks})
 
     async def _look_now(self, job: TrainingJob) -> Seen:
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, look, job, self._mounts)
+        work = loop.run_in_executor(self._threads, self._look_at_all, job)
         try:
             async with asyncio.timeout(LOOK_S_MAX):
                 return await asyncio.shield(work)
@@ -76,6 +88,12 @@ class Preflight:
             seen = Seen()
             seen.warn("spec", f"the paths could not be checked within {LOOK_S_MAX:.0f} s")
             return seen
+
+    def _look_at_all(self, job: TrainingJob) -> Seen:
+        seen = look(job, self._mounts)
+        checking.look(seen, job.spec, self._checks)
+        disks.look(seen, self._checkpoint_root)
+        return seen
 
 
 def is_reference(model: str) -> bool:

@@ -96,6 +96,36 @@ def _describe(verdict: Verdict, case: Case, scale: Scale, *, is_on: bool) -> Non
         for nodes, load in scaling.loads(scale.load, case.job.slots_per_node, most)
     ]
     verdict.estimate = made
+    _forecast(verdict, case)
+
+
+def _forecast(verdict: Verdict, case: Case) -> None:
+    """Compare the bytes of checkpoints and model with the free ones of their disks."""
+    terms, disks = verdict.estimate["storage_terms_bytes"], some(case.observed.get("disks"))
+    needed = {
+        "checkpoints": terms["checkpoints"] + terms["checkpoint_in_flight"] + terms["logs"],
+        "output": terms["model"],
+    }
+    by_device: dict[Any, list[str]] = {}
+    for name in needed:
+        if name in disks:
+            by_device.setdefault(disks[name]["device"], []).append(name)
+    for names in by_device.values():
+        need, disk = sum(needed[name] for name in names), disks[names[0]]
+        if need > disk["free_bytes"]:
+            message = (
+                f"{' and '.join(names)} need about {need / GIB:.1f} GiB, "
+                f"{disk['path']} has {disk['free_bytes'] / GIB:.1f} GiB free"
+            )
+            path = ("spec", "checkpoint", "keepLast")
+            hint = "free space, or keep fewer checkpoints"
+            verdict.misfits.append(case.reading.reason("disk", path, message, hint))
+            verdict.warnings.append(f"{message}; {hint}")
+    speed = some(disks.get("checkpoints")).get("bytes_per_s")
+    verdict.estimate["disks"] = {name: dict(disks[name]) for name in needed if name in disks}
+    verdict.estimate["checkpoint_write_s"] = (
+        round(terms["checkpoint_in_flight"] / speed, 1) if speed else None
+    )
 
 
 def _nodes_max(case: Case) -> int:
