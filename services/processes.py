@@ -21,8 +21,9 @@ from lineshaft.contracts import subjects
 from lineshaft.ports import BusUnavailable
 from lineshaft.runtime import observability, premises, rpc
 from lineshaft.runtime.premises import PlatformRefused, Premises
+from lineshaft.runtime.process import EXIT_SETTINGS, SETTINGS_HEAD
 from lineshaft.runtime.rpc import RpcError
-from lineshaft.runtime.settings import Settings
+from lineshaft.runtime.settings import Settings, SettingsError
 from lineshaft.runtime.supervision import RESTART_MS_MAX, RESTART_MS_MIN, STEADY_MS
 
 # Stopped in this order: whoever asks ends before whoever answers. They start in any.
@@ -30,6 +31,7 @@ SERVICES = ("admission", "scheduler", "monitor", "registry")
 READY_WAIT_S = 75.0
 STOP_WAIT_S = 300.0
 """A scheduler that ends its runs at a stop gives each the grace of its job."""
+LAST_WORDS_WAIT_S = 20.0
 _ENDS_AT_START_MAX = 3
 _LOOK_S = 0.1
 
@@ -77,15 +79,19 @@ class ServiceProcess:
                 await asyncio.wait_for(self._told.wait(), delay_ms / 1000)
             delay_ms = min(delay_ms * 2, RESTART_MS_MAX)
 
+    async def _launch(self, stderr: int | None = None) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            env=self._env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # Ctrl-C is for us: the order of the stop is ours
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+
     async def _run_once(self) -> int:
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=self._env,
-                stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us: the order of the stop is ours
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
-            )
+            self._process = await self._launch()
         except OSError as error:
             self._log.warning("service_not_started", detail=str(error))
             return -1
@@ -93,6 +99,22 @@ class ServiceProcess:
             self._process.terminate()
         self._on_change()
         return await self._process.wait()
+
+    async def last_words(self) -> list[str]:
+        """Start it once more to hear why it cannot be started; it is not kept running any more.
+
+        Its error output is the terminal's or the log's otherwise, which cannot be read back.
+        """
+        self._told.set()
+        process = await self._launch(asyncio.subprocess.PIPE)
+        said = b""
+        with suppress(TimeoutError):
+            said = (await asyncio.wait_for(process.communicate(), LAST_WORDS_WAIT_S))[1]
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        lines = said.decode(errors="replace").splitlines()
+        return [line for line in lines if line.strip() and not line.startswith("{")]
 
     async def stop(self) -> None:
         """Let it drain; kill it when it does not end in time."""
@@ -160,11 +182,13 @@ class SupervisedPlatform:
     async def _ready(self, part: ServiceProcess) -> None:
         """Wait until the service says that it is ready; raise when it keeps ending."""
         while True:
-            if len(part.ends) >= _ENDS_AT_START_MAX or (part.ends and part.ends[-1] == 2):
-                raise PlatformRefused(
-                    f"{part.name} ends again and again (exit code {part.ends[-1]}); "
-                    "its last lines in the log tell why"
-                )
+            if EXIT_SETTINGS in part.ends:
+                words = await part.last_words()
+                raise SettingsError([line for line in words if line != SETTINGS_HEAD])
+            if len(part.ends) >= _ENDS_AT_START_MAX:
+                words = await part.last_words()
+                why = words[-1] if words else f"exit code {part.ends[-1]}"
+                raise PlatformRefused(f"{part.name} ends again and again: {why}")
             answer = await self._asked(part.name, "health")
             if answer is not None and answer["ready"]:
                 return

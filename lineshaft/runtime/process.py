@@ -15,6 +15,7 @@ from lineshaft.runtime import observability
 from lineshaft.runtime.service import Service
 from lineshaft.runtime.settings import Settings, SettingsError, load
 
+SETTINGS_HEAD = "wrong settings:"
 EXIT_SETTINGS = 2
 EXIT_START = 3
 _LOOK_S = 0.1
@@ -42,7 +43,7 @@ def main(build: Callable[[Settings], Service]) -> None:
         observability.configure(settings.log_level)
         asyncio.run(_run(build, settings))
     except SettingsError as error:
-        parser.exit(EXIT_SETTINGS, f"wrong settings:\n{error}\n")
+        parser.exit(EXIT_SETTINGS, f"{SETTINGS_HEAD}\n{error}\n")
     except StartFailed as error:
         parser.exit(EXIT_START, f"{module} could not be started: {error}\n")
     sys.exit(0)

@@ -137,6 +137,23 @@ async def test_a_deposed_leader_is_not_obeyed(place: Place) -> None:
     assert RunFolder(place.folder(job)).is_over is False
 
 
+async def test_a_leader_that_lost_its_lease_is_not_obeyed_any_more(place: Place) -> None:
+    """What it wanted goes on being carried out while it leads, and not a moment longer."""
+    job = a_job()
+    leads = False
+    former = place.a_launcher()
+    await former.reconcile(Desired(POOL, 1, (), is_current=lambda: leads))
+    await place.want(a_run(job, python(a_script(place.root, WAITING))), epoch=2)
+    await place.started(job)
+    await former._pass_once()
+    assert RunFolder(place.folder(job)).node("alpha").stop() is None
+    await former.aclose(leave_running=True)
+    standby = place.a_launcher()
+    await standby.aclose(leave_running=False)
+    assert place.living(job) != []
+    assert RunFolder(place.folder(job)).is_over is False
+
+
 async def test_a_stopped_absent_run_never_starts(place: Place) -> None:
     """Stopping what does not exist leaves a tombstone; a late wish to run it starts nothing."""
     job = a_job()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lineshaft.cli import platform as platforms
+from lineshaft.sdk.errors import UnreachableError
 from tests.builders_line import Line, a_line, pids, poll
 
 
@@ -78,6 +79,16 @@ def test_a_platform_leaves_nothing_and_changes_its_form(line: Line) -> None:
     assert pids(whole)[0] == rank
     line.open_gate("changes-form")
     assert line.ended(job)["attempt"] == 1
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_wrong_settings_of_a_service_are_the_first_words(tmp_path: Path, processes: bool) -> None:
+    """Both forms refuse with the fault itself, and leave nothing running."""
+    line = Line(tmp_path, processes=processes)
+    line.config.write_text("[policy.scheduler]\nno_such_value = 1\n")
+    with pytest.raises(UnreachableError, match=r"\(2\).*no_such_value"):
+        line.up()
+    poll(line.leftovers, lambda left: not left)
 
 
 def test_a_killed_supervisor_takes_its_processes_along(line: Line) -> None:
