@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -19,6 +19,8 @@ from lineshaft.sdk.errors import EXIT_UNREACHABLE, PlatformError, UnreachableErr
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
+_WORDS_LINES_MAX = 12
+_CODE_OF_END = {2: "usage", 3: "refused"}
 
 
 def register(app: typer.Typer) -> None:
@@ -74,15 +76,13 @@ def start_command(
 def start(folder: Path, config: Path | None = None, *, processes: bool = False) -> Platform:
     """Start the platform in a process of its own and wait until it is ready.
 
-    ``processes``: with a process for each service. Raises ``UnreachableError`` with the end of its
-    log when it does not come up.
+    ``processes``: with a process for each service. Raises ``PlatformError`` with what it said
+    when it does not come up.
     """
-    logs = folder / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    log = logs / "platform.log"
+    log = folder / "logs" / "platform.log"
     known = _pid_of(folder)
-    with log.open("ab") as sink:
+    with _opened(log) as sink:
+        begin = sink.tell()
         process = subprocess.Popen(
             start_command(folder, config, processes=processes),
             stdin=subprocess.DEVNULL,
@@ -93,8 +93,9 @@ def start(folder: Path, config: Path | None = None, *, processes: bool = False) 
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise UnreachableError(
-                f"the platform ended at once ({process.returncode}): {_last_lines(log)}",
+            raise PlatformError(
+                _CODE_OF_END.get(process.returncode, "unreachable"),
+                f"the platform did not start: {_last_words(log, begin)}",
                 f"its log: {log}",
             )
         if _pid_of(folder) == process.pid != known:
@@ -111,9 +112,29 @@ def _pid_of(folder: Path) -> int | None:
         return None
 
 
-def _last_lines(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return " | ".join(line.strip() for line in lines[-3:])
+def _opened(log: Path) -> BinaryIO:
+    """Make the state folder and open its log. Raises ``PlatformError``."""
+    folder = log.parent.parent
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        return log.open("ab")
+    except OSError as error:
+        raise PlatformError(
+            "refused",
+            f"{folder} cannot be the state folder: {error.strerror}",
+            "choose another one with --state",
+        ) from None
+
+
+def _last_words(log: Path, begin: int) -> str:
+    """Return how the log ends: the words for people after the last event, else that event."""
+    text = log.read_bytes()[begin:].decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said: list[str] = []
+    while lines and len(said) < _WORDS_LINES_MAX and not lines[-1].startswith("{"):
+        said.insert(0, lines.pop())
+    return " | ".join(said or lines[-1:] or ["it said nothing"])
 
 
 def down(state: options.State = None, form: options.Output = Format.TABLE) -> None:

@@ -131,9 +131,15 @@ class Platform(Protocol):
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
     """Hold the state folder for this process alone; raise ``PlatformRefused`` when it is taken."""
-    state.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)
-    with (state / "lock").open("a+", encoding="utf-8") as file:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        state.chmod(0o700)
+        lock = (state / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise PlatformRefused(
+            f"{state} cannot be the state folder: {error.strerror}; choose another with --state"
+        ) from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -277,7 +278,7 @@ async def _reach(platform: Platform) -> None:
                 raise UnreachableError(
                     f"the platform in {platform.state_dir} is not running: its process "
                     f"{platform.pid} is gone",
-                    f"start it again: lineshaft up --state {platform.state_dir}",
+                    f"start it again: lineshaft up --state {shlex.quote(str(platform.state_dir))}",
                 ) from None
             is_over = asyncio.get_running_loop().time() >= deadline
             if platform.pid is None or is_over:

@@ -7,6 +7,7 @@ the only running platform of this user; else an error that lists what runs.
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,8 @@ def of_state(folder: Path) -> Platform:
         )
     except FileNotFoundError:
         raise UnreachableError(
-            f"no platform keeps its state in {folder}", f"start one: lineshaft up --state {folder}"
+            f"no platform keeps its state in {folder}",
+            f"start one: lineshaft up --state {shlex.quote(str(folder))}",
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnreachableError(f"{file} cannot be read: {error}") from None

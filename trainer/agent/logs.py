@@ -99,6 +99,7 @@ class Logs:
         self._lost = 0
         self._number = 0
         self._keeping = asyncio.Lock()
+        self._sending = asyncio.Lock()
         self._last: dict[int, deque[str]] = {}
         self.whole = order.node_folder / "run.log"
         """All lines of this node as people read them, bounded."""
@@ -197,21 +198,26 @@ class Logs:
 
     async def _send_live(self) -> None:
         """Send held lines in blocks; while the bus is away the oldest give way."""
-        while self._live:
-            block: list[LogLine] = []
-            size = 0
-            for line in self._live:
-                size += len(line.text) * 4 + 64
-                if block and (size > _LIVE_BYTES_MAX or len(block) == _LINES_PER_BLOCK_MAX):
-                    break
-                block.append(line)
-            try:
-                await self._bus.publish(self._address.subject("logs"), pack_lines(block))
-            except BusUnavailable:
-                return
-            sent = {id(line) for line in block}
-            while self._live and id(self._live[0]) in sent:
-                self._live.popleft()
+        async with self._sending:  # a block on its way stays in the queue until it is taken
+            while self._live:
+                block = self._next_block()
+                try:
+                    await self._bus.publish(self._address.subject("logs"), pack_lines(block))
+                except BusUnavailable:
+                    return
+                sent = {id(line) for line in block}
+                while self._live and id(self._live[0]) in sent:
+                    self._live.popleft()
+
+    def _next_block(self) -> list[LogLine]:
+        block: list[LogLine] = []
+        size = 0
+        for line in self._live:
+            size += len(line.text) * 4 + 64
+            if block and (size > _LIVE_BYTES_MAX or len(block) == _LINES_PER_BLOCK_MAX):
+                break
+            block.append(line)
+        return block
 
     async def _keep(self) -> None:
         async with self._keeping:

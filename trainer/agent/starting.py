@@ -69,6 +69,8 @@ def _version(library: str) -> str | None:
 def environment(order: Order, socket_path: Path) -> dict[str, str]:
     """Return the environment of the ranks: the agent's own, the user's, then the platform's.
 
+    ``python`` is the interpreter that the platform runs with, unless the user's PATH says
+    otherwise: who started the platform, and from which shell, makes no difference.
     ``launcher: none`` with one rank gets no gang variables, since plain programs take WORLD_SIZE
     for a reason to look for peers.
     """
@@ -77,6 +79,9 @@ def environment(order: Order, socket_path: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("LINESHAFT_") and name not in _OURS
     }
+    inherited["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
+    )
     made = {**inherited, **{str(k): str(v) for k, v in (order.raw.get("env") or {}).items()}}
     if len(order.ranks) > 1:
         made.setdefault("OMP_NUM_THREADS", "1")
@@ -180,6 +185,7 @@ def _torchrun(order: Order) -> list[str]:
         *(sys.executable, "-u", "-m", "torch.distributed.run", "--max-restarts", "0"),
         *("--nnodes", str(len(order.nodes)), "--node-rank", str(order.node_rank)),
         *("--nproc-per-node", str(len(order.ranks))),
+        *("--log-dir", str(order.node_folder / "torchrun")),
         *("--master-addr", str(order.raw["master_addr"])),
         *("--master-port", str(order.raw["master_port"])),
         "-m",

@@ -49,6 +49,7 @@ from trainer.agent.watching import CLASS_OF_EXIT, RankWatch, describe
 
 _LOOK_S = 0.1
 _CLOSE_S = 8.0
+_STARTERS_END_S = 10.0
 _FENCE_LOOK_MS = 500
 _FENCE_PATIENCE_MS = 60_000
 _PEERS_FAIL_TOO_MS = 200
@@ -241,6 +242,7 @@ class Agent:
         await self.logs.keep_now()
         bad = [end for end in self.progress.ended if not end.is_clean]
         kept = [self._record_exit(end, is_root=end is bad[0]) for end in bad]
+        self._kill_starters()
         await asyncio.gather(end_all(self.order, self.clock), *kept)
         self._look()
         last = self.logs.last_lines(bad[0].rank)
@@ -279,6 +281,7 @@ class Agent:
         is_cancelled = (self.progress.stop or stop).intent == StopIntent.CANCEL
         if is_whole and self.progress.finished is not None and not is_cancelled:
             return await self._complete()  # whole work beats every stop but a cancel
+        self._kill_starters()
         await end_all(self.order, self.clock)
         self._look()
         return self._stopped("after a save" if is_whole else "its ranks were ended")
@@ -339,8 +342,24 @@ class Agent:
         key = records.complete(self.order.job, self.order.attempt)
         await self.records.keep(key, "run.completed", body)
 
+    async def _let_starters_end(self) -> None:
+        """Wait for the launchers of ranks that ended well: a signal would make them complain."""
+        ends = [asyncio.ensure_future(child.wait()) for child in self._starters]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_STARTERS_END_S)
+            for end in late:
+                end.cancel()
+
+    def _kill_starters(self) -> None:
+        """End the launchers before their ranks: they save nothing, and print traces when asked."""
+        for child in self._starters:
+            if child.returncode is None:
+                child.kill()
+
     async def _end(self, ending: Ending) -> int:
         """Leave nothing running and nothing unsaid; return the exit code."""
+        if ending.outcome == "completed":
+            await self._let_starters_end()
         left = await end_all(self.order, self.clock, ask_ms=500)
         self.progress.phase = "ended"
         if ending.reason:

@@ -63,6 +63,7 @@ class NatsServer:
         self.store = folder / "store"
         self.log = folder / "nats-server.log"
         self._config = folder / "nats-server.conf"
+        self._complaints = folder / "nats-server.err"  # what it says before it has its log
         self._pid_file = folder / "nats-server.pid"
         self._on_event = on_event or (lambda what, detail: None)
         self._port_wanted = port
@@ -139,7 +140,7 @@ class NatsServer:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self.token_file, self.token + "\n")
         (self.folder / "port").write_text(f"{self.port}\n", encoding="ascii")
-        # JSON is a subset of the configuration's language, and quotes every path rightly.
+        # JSON is a subset of the configuration's language but for \u: letters stay as they are.
         config = {
             "server_name": "lineshaft",
             "host": HOST,
@@ -154,20 +155,21 @@ class NatsServer:
                 "max_memory_store": MEMORY_STORE_BYTES_MAX,
             },
         }
-        write_private(self._config, json.dumps(config, indent=1))
+        write_private(self._config, json.dumps(config, indent=1, ensure_ascii=False))
 
     async def _launch(self, binary: Path) -> None:
         self._write_files()
-        self._process = await asyncio.create_subprocess_exec(
-            str(binary),
-            "-c",
-            str(self._config),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us: the bus ends last
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,
-        )
+        with self._complaints.open("wb") as complaints:
+            self._process = await asyncio.create_subprocess_exec(
+                str(binary),
+                "-c",
+                str(self._config),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=complaints,
+                stderr=complaints,
+                start_new_session=True,  # Ctrl-C is for us: the bus ends last
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )
         await self._wait_ready(self._process)
 
     async def _wait_ready(self, process: asyncio.subprocess.Process) -> None:
@@ -175,12 +177,21 @@ class NatsServer:
         deadline = loop.time() + READY_WAIT_S
         while loop.time() < deadline:
             if process.returncode is not None:
-                raise ServerFailed(f"nats-server ended at once; see {self.log}")
+                raise ServerFailed(f"nats-server ended at once: {self._last_complaint()}")
             if await _greets(self.port):
                 return
             await asyncio.sleep(0.02)
         process.kill()
         raise ServerFailed(f"nats-server took no connection in {READY_WAIT_S:.0f} s: {self.log}")
+
+    def _last_complaint(self) -> str:
+        for file in (self._complaints, self.log):
+            with suppress(OSError):
+                lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+                said = [line.strip() for line in lines if line.strip()]
+                if said:
+                    return f"{said[-1]} (see {file})"
+        return f"it said nothing (see {self.folder})"
 
     async def _keep_alive(self, binary: Path) -> None:
         delay_ms = 50

@@ -34,6 +34,12 @@ async def test_a_gang_on_one_node(place: Place, launcher: str) -> None:
         seen = json.loads(place.output(job, rank))
         assert seen == [str(rank), str(rank), "2", str(order["master_port"]), "1"]
     assert (await place.told("run.stopped", job)).data["intent"] == "ended"
+    assert "Traceback" not in complaints(place, job)
+
+
+def complaints(place: Place, job: str) -> str:
+    """Return what the launcher of the first node wrote to its standard error."""
+    return (place.folder(job) / "alpha" / "launcher-0.err").read_text()
 
 
 async def test_a_gang_on_two_nodes(place: Place) -> None:
@@ -66,3 +72,4 @@ async def test_a_killed_rank_is_named(place: Place, launcher: str) -> None:
     await place.told("run.stopped", job)
     assert place.living(job) == []
     assert shared_memory() == before
+    assert "SignalException" not in complaints(place, job)

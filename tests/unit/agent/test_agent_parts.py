@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,29 @@ async def test_lines_are_whole_bounded_and_kept(tmp_path: Path) -> None:
     assert "[rank 0 out] half done" in logs.whole.read_text()
 
 
+class SlowBus(MemoryBus):
+    """Takes its time to confirm."""
+
+    async def publish(self, subject: str, data: bytes, *, message_id: str | None = None) -> int:
+        """Publish after a few turns of the loop."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await super().publish(subject, data, message_id=message_id)
+
+
+async def test_a_line_on_its_way_is_not_sent_again(tmp_path: Path) -> None:
+    """The end sends what is left while the follower still sends: each line goes out once."""
+    bus = SlowBus()
+    logs = Logs(an_order(tmp_path), MemoryObjects(), bus, SystemClock())
+    logs.say("last words")
+    follower = asyncio.create_task(logs.run_live())
+    await asyncio.sleep(0)
+    await logs.close()
+    follower.cancel()
+    lines = [line.text for data in await heard(bus, "logs") for line in unpack_lines(data)]
+    assert lines == ["last words"]
+
+
 async def test_lines_that_cannot_be_stored_are_counted(tmp_path: Path) -> None:
     """With full storage training goes on; the gap is named in the next segment."""
     order, objects = an_order(tmp_path), MemoryObjects()
@@ -234,6 +258,9 @@ def test_environments_of_launchers(tmp_path: Path) -> None:
     made = starting.environment(order, tmp_path / "s")
     assert (made["MASTER_PORT"], made["WORLD_SIZE"], made["MINE"]) == ("29511", "2", "x")
     assert made["LINESHAFT_JOB"] == order.job
+    assert made["PATH"].startswith(str(Path(sys.executable).parent))
+    chosen = starting.environment(an_order(tmp_path, env={"PATH": "/mine"}), tmp_path / "s")
+    assert chosen["PATH"] == "/mine"
     ranks = [each[1]["RANK"] for each in starting.commands(order, made)]
     assert ranks == ["0", "1"]
 
