@@ -1,11 +1,13 @@
 """Options that many commands share."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lineshaft.cli import output
+from lineshaft.contracts.job_sources import compose
 
 Url = Annotated[
     str | None,
@@ -26,6 +28,18 @@ State = Annotated[
 Processes = Annotated[
     bool,
     typer.Option("--processes", help="Each service in a process of its own, kept running."),
+]
+
+More = Annotated[
+    list[Path] | None,
+    typer.Option("-f", "--file", help="Another job file, laid over the first; may be repeated."),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="path=value, as in hyperparameters.learningRate=1e-5."),
+]
+Variables = Annotated[
+    list[str] | None, typer.Option("--var", help="NAME=value of a variable ${NAME}.")
 ]
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -49,3 +63,17 @@ def read_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         output.usage(f"{path} is not UTF-8 text (byte {error.start})")
+
+
+def read_job(
+    first: Path, more: list[Path] | None, sets: list[str] | None, variables: list[str] | None
+) -> str:
+    """Return the text of a job file; of several, or with values set, their one document as JSON.
+
+    Raises ``JobFileError`` for files that cannot be put together.
+    """
+    files = [(str(path), read_text(path)) for path in (first, *(more or []))]
+    if len(files) == 1 and not sets and not variables:
+        return files[0][1]
+    document, _ = compose(files, sets or (), variables or ())
+    return json.dumps(document, ensure_ascii=False, indent=1)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
@@ -10,6 +10,7 @@ import yaml
 from lineshaft.cli import following, options, output
 from lineshaft.cli.output import Format
 from lineshaft.contracts import job as contract
+from lineshaft.contracts.job_sources import compose
 from lineshaft.contracts.jobfile import JobFileError
 from lineshaft.sdk.client import Client, submission_key
 from lineshaft.sdk.errors import EXIT_REFUSED
@@ -31,15 +32,23 @@ def register(app: typer.Typer) -> None:
     )(submit)
 
 
-def validate(file: options.JobFile, form: options.Output = Format.TABLE) -> None:
+def validate(
+    file: options.JobFile,
+    more: options.More = None,
+    sets: options.Sets = None,
+    variables: options.Variables = None,
+    form: options.Output = Format.TABLE,
+) -> None:
     """Check a job file by itself: every fault at once, with its line. Needs no platform."""
-    text = options.read_text(file)
+    sources = (
+        [(str(path), options.read_text(path)) for path in (file, *(more or []))],
+        sets or (),
+        variables or (),
+    )
     try:
-        job = contract.read(text)
+        job = contract.parse(*compose(*sources))
     except JobFileError as error:
-        reasons = [fault.to_dict() for fault in error.faults]
-        _print_refusal(str(file), reasons, form)
-        raise typer.Exit(EXIT_REFUSED) from None
+        _refuse(file, error, form)
     canonical = job.canonical()
     if form is Format.JSON:
         output.print_json({"valid": True, "job": canonical})
@@ -52,6 +61,9 @@ def validate(file: options.JobFile, form: options.Output = Format.TABLE) -> None
 
 def plan(
     file: options.JobFile,
+    more: options.More = None,
+    sets: options.Sets = None,
+    variables: options.Variables = None,
     inventory: Annotated[
         Path | None,
         typer.Option("--inventory", help="Plan for the nodes of this YAML or JSON file."),
@@ -60,7 +72,7 @@ def plan(
     form: options.Output = Format.TABLE,
 ) -> None:
     """Say what a job would need and whether it can run, without submitting it."""
-    text = options.read_text(file)
+    text = _text(file, more, sets, variables)
     nodes = _inventory(inventory)
 
     async def work() -> int | None:
@@ -77,6 +89,9 @@ def plan(
 
 def submit(
     file: options.JobFile,
+    more: options.More = None,
+    sets: options.Sets = None,
+    variables: options.Variables = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
     key: Annotated[
         str | None, typer.Option("--key", help="Submitting twice with one key makes one job.")
@@ -92,7 +107,7 @@ def submit(
 
     With -o json: the receipt; with --watch too, one JSON object a line, the receipt first.
     """
-    text = options.read_text(file)
+    text = _text(file, more, sets, variables)
     chosen = key or (submission_key(text, team or "") if once else None)
 
     async def work() -> int | None:
@@ -110,6 +125,20 @@ def submit(
             return await following.follow(client, receipt["job"], form) if watch else None
 
     output.go(work, form)
+
+
+def _refuse(file: Path, error: JobFileError, form: Format) -> NoReturn:
+    _print_refusal(str(file), [fault.to_dict() for fault in error.faults], form)
+    raise typer.Exit(EXIT_REFUSED) from None
+
+
+def _text(
+    file: Path, more: list[Path] | None, sets: list[str] | None, variables: list[str] | None
+) -> str:
+    try:
+        return options.read_job(file, more, sets, variables)
+    except JobFileError as error:
+        _refuse(file, error, Format.TABLE)
 
 
 def _print_receipt(receipt: dict[str, Any]) -> None:
@@ -142,10 +171,28 @@ def _print_plan(name: str, answer: dict[str, Any]) -> None:
     ]
     if rows:
         output.print_table(("estimate", "low", "likely", "high"), rows, empty="")
-    for extra in ("dominating", "advice"):
+    if estimate.get("by_nodes"):
+        output.print_table(_BY_NODES, [_node_row(row) for row in estimate["by_nodes"]], empty="")
+    for extra in ("memory_from", "pace", "dominating", "what_to_change", "advice"):
         value = estimate.get(extra)
         for line in value if isinstance(value, list) else [value] if value else []:
             output.print_line(f"  {extra}: {line}")
+
+
+_BY_NODES = ("nodes", "ranks", "memory", "step", "exchange", "efficiency", "hours", "cost", "fits")
+
+
+def _node_row(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return one row of the table by node counts; what is not known is a dash."""
+    words = {
+        "memory": output.size(row["memory_bytes"]),
+        "step": _amount("compute_s", row["compute_s"]),
+        "exchange": _amount("communication_s", row["communication_s"]),
+        "efficiency": "-" if row["efficiency"] is None else f"{row['efficiency']:.0%}",
+        "fits": "yes" if row["fits"] else "no",
+    }
+    plain = {name: _amount(name, row[name]) for name in ("nodes", "ranks", "hours", "cost")}
+    return tuple((words | plain)[name] for name in _BY_NODES)
 
 
 def _amount(term: str, value: Any) -> str:

@@ -16,6 +16,7 @@ from lineshaft.contracts.job_faults import Fault, FaultList, JobFileError, Locat
 from lineshaft.contracts.job_fields import FILE, KIND, statuses
 from lineshaft.contracts.job_records import copied
 from lineshaft.contracts.job_rules import Draft, apply
+from lineshaft.contracts.job_sources import filled
 from lineshaft.contracts.job_types import Place
 
 __all__ = [
@@ -133,6 +134,7 @@ def parse(document: Any, locations: Locations | None = None) -> TrainingJob:
     faults = FaultList(locations)
     if not _is_bounded(document, faults):
         faults.raise_if_any()
+    document = filled(document, faults)
     read = FILE.read(document, Place((), faults))
     spec = _flattened(read, faults)
     if spec is not None:

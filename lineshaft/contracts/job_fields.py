@@ -218,6 +218,7 @@ FILE: Final = _record(
     Field("kind", Choice((KIND,)), MISSING, KIND),
     Field("metadata", METADATA, MISSING, "holds the job's name"),
     Field("spec", SPEC, MISSING, "what to train, on what, with which resources"),
+    Field("variables", Free(), None, "names and values for ${NAME} in texts; null: --var gives it"),
 )
 
 

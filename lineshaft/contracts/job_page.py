@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from lineshaft.contracts import ids
 from lineshaft.contracts.job_fields import API_VERSIONS, FILE, PRIORITIES
+from lineshaft.contracts.job_oddities import ODD_FILES, ODD_PATHS, ODDITIES
 from lineshaft.contracts.job_records import Field, ListOf, Missing, Record
 from lineshaft.contracts.job_types import Type, word_of
 
@@ -19,8 +20,12 @@ Made from `lineshaft/contracts/job_fields.py`; do not edit.
 A job file is one YAML 1.2 document (or JSON) in UTF-8. `apiVersion` is `{API_VERSIONS[0]}`;
 `{API_VERSIONS[1]}` is another spelling of the same. `lineshaft validate FILE`
 reports every fault at once, with path, line and the nearest known name, and needs no platform.
-Numbers may be written as texts (`1e-5`, `"16"`). Duplicate keys, anchors, tags and a second
-document are faults.
+
+`lineshaft submit FILE -f MORE --set hyperparameters.learningRate=1e-5 --var DATA=pairs` puts a job
+together: a later file lies over the first (mappings are merged, lists replaced, `null` takes
+away), `--set` sets single values (`spec.` may be left out), and `${{NAME}}` in a text stands for a
+variable that `variables:` declares or `--var` gives. Nothing is taken from the environment;
+`$${{NAME}}` is the text `${{NAME}}` itself. `validate` and `plan` take the same options.
 
 Priorities: {", ".join(f"{name} = {value}" for name, value in PRIORITIES.items())}.
 
@@ -28,6 +33,15 @@ Priorities: {", ".join(f"{name} = {value}" for name, value in PRIORITIES.items()
 
 | field | what it holds | default | |
 |---|---|---|---|
+"""
+_ODD: Final = """
+## What comes of unusual files
+
+"read as": the file is accepted. Else the message, as it follows the file's name; all faults of a
+file are reported together.
+
+| what | written | what comes of it |
+|---|---|---|
 """
 _REFUSED: Final = """
 ## Fields that are known and refused
@@ -46,7 +60,19 @@ def markdown() -> str:
         else:
             cells = (f"`{path}`", _words(field.type), _default(field), field.summary)
             rows.append(f"| {' | '.join(cells)} |")
-    return _HEAD + "\n".join(rows) + "\n" + _REFUSED + ", ".join(f"`{p}`" for p in refused) + "\n"
+    known = ", ".join(f"`{p}`" for p in refused)
+    return _HEAD + "\n".join(rows) + "\n" + _REFUSED + known + "\n" + _oddities()
+
+
+def _oddities() -> str:
+    rows = [(odd.what, f"`{_cell(odd.new)}`", odd.said) for odd in ODDITIES]
+    rows += [(odd.what, "", odd.said) for odd in ODD_FILES]
+    rows += [("a path, the mount is /data", f"`{odd.what}`", odd.said) for odd in ODD_PATHS]
+    return _ODD + "".join(f"| {what} | {new} | {_cell(said)} |\n" for what, new, said in rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("\n", "⏎").replace("\t", "⇥").replace("|", "\\|")
 
 
 def _walk(of: Type, before: str) -> Iterator[tuple[str, Field]]:

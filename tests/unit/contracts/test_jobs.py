@@ -52,7 +52,7 @@ spec.retry spec.retry.limits spec.retry.limits.node spec.retry.limits.platform
 spec.retry.limits.user spec.retry.limits.preemption
 spec.output spec.output.modelSavePath spec.output.modelName
 spec.command spec.args spec.workingDir spec.env spec.launcher spec.gracePeriod spec.resume
-spec.preemptible spec.determinism
+spec.preemptible spec.determinism variables
 """)
 REFUSED = words("""
 metadata.annotations metadata.namespace
