@@ -26,6 +26,7 @@ from trainer.link import Link
 from trainer.meter import Done
 from trainer.pacing import Ballot, Decision, Pace
 
+SUSPECTS_MAX = 32
 logger = logging.getLogger("trainer.loop")
 
 
@@ -107,9 +108,10 @@ def train(parts: Run, progress: Progress) -> None:
         done = take_step(parts, progress.step)
         progress.step += 1
         decision = agree(parts, pace, done, progress.step)
+        suspects = suspected(parts, decision, progress.step)
         parts.meter.report(progress.step, done)
         if decision.broken_ranks:
-            raise _non_finite(decision, progress.step)
+            raise _non_finite(decision, progress.step, suspects)
         progress.loss = decision.loss
         if decision.save:
             save(parts, progress, done)
@@ -152,6 +154,17 @@ def agree(parts: Run, pace: Pace, done: Done, step: int) -> Decision:
         ballot = pacing.propose(pace, ballot, step=step, now_ms=_now_ms())
     rows = parts.gang.gather(ballot.as_row())
     return pacing.resolve(rows, step=step, total_steps=parts.total_steps)
+
+
+def suspected(parts: Run, decision: Decision, step: int) -> list[int]:
+    """Return, and tell before the step itself, the rows of data that broken ranks computed."""
+    if not decision.broken_ranks or parts.loader is None:
+        return []
+    position = (step - 1) * parts.asked.global_batch
+    rows = [row for rank in decision.broken_ranks for row in parts.loader.rows_of(position, rank)]
+    for row in rows[:SUSPECTS_MAX] if parts.gang.is_leader else ():
+        parts.link.metric("non_finite_sample", float(row), step)
+    return rows
 
 
 def save(parts: Run, progress: Progress, done: Done) -> None:
@@ -205,11 +218,14 @@ def _is_stopped_early(parts: Run) -> bool:
     return any(row[0] for row in rows)
 
 
-def _non_finite(decision: Decision, step: int) -> NonFinite:
+def _non_finite(decision: Decision, step: int, suspects: list[int]) -> NonFinite:
     ranks = ", ".join(str(rank) for rank in decision.broken_ranks)
+    rows = ", ".join(str(row) for row in suspects[:SUSPECTS_MAX])
+    more = f" and {len(suspects) - SUSPECTS_MAX} more" if len(suspects) > SUSPECTS_MAX else ""
     return NonFinite(
-        f"step {step}: the loss or the gradient is no finite number on rank {ranks}; nothing was "
-        "saved of it. Lower learningRate, or look at the data of this step"
+        f"step {step}: the loss or the gradient is no finite number on rank {ranks} (rows {rows}"
+        f"{more} of the prepared data); nothing was saved of it. Lower learningRate, or look at "
+        "the data of this step"
     )
 
 

@@ -113,6 +113,8 @@ def resolve(rows: Sequence[Sequence[float]], *, step: int, total_steps: int) -> 
     Broken numbers on any rank override everything: nothing is saved. A stop saves first.
     """
     broken = tuple(rank for rank, row in enumerate(rows) if not row[3])
+    # A gradient is everybody's once it is summed; whose loss is broken began it.
+    broken = tuple(rank for rank in broken if not math.isfinite(rows[rank][4])) or broken
     loss = sum(row[4] for row in rows) / len(rows)
     if broken:
         return Decision(loss=loss, broken_ranks=broken)

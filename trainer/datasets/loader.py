@@ -5,7 +5,7 @@ batch on, whatever ranks there are. Nothing is drawn from torch's generators.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -87,6 +87,11 @@ class Loader:
         for indices in self._share.of(position):
             chosen = permutation.rows(indices, len(self._subset), self._seed)
             yield collate([self._subset.row(int(number)) for number in chosen], self._pad_id)
+
+    def rows_of(self, position: int, rank: int) -> list[int]:
+        """Return which rows of the prepared data ``rank`` computes of the step at ``position``."""
+        indices = replace(self._share, rank=rank).of(position)
+        return [int(row) for row in permutation.rows(indices, len(self._subset), self._seed).flat]
 
 
 def collate(rows: list[Row], pad_id: int) -> Batch:

@@ -16,6 +16,9 @@ from services.monitor.domain.policy import Policy
 from services.monitor.domain.table import ClosedStep
 from services.monitor.domain.windows import MAD_TO_SIGMA, HitWindow, MedianWindow
 
+SUSPECTS_MAX = 32
+SUSPECT_STEPS_MAX = 8
+
 
 @dataclass(slots=True)
 class NonFinite:
@@ -31,6 +34,15 @@ class NonFinite:
     zeros: int = 0
     frozen: int = 0
     last_norm: float = math.nan
+    suspects: dict[int, list[int]] = field(default_factory=dict)  # step -> rows of the data
+
+    def suspect(self, step: int, row: int) -> None:
+        """Take the word that a row of the data was in a step that came out broken."""
+        if step not in self.suspects and len(self.suspects) >= SUSPECT_STEPS_MAX:
+            return
+        rows = self.suspects.setdefault(step, [])
+        if len(rows) < SUSPECTS_MAX:
+            rows.append(row)
 
     def judge_rows(self, node: str, rows: Rows) -> Iterator[Verdict]:
         """Look at raw rows, before ranks are aligned, so that nothing waits for a peer."""
@@ -41,13 +53,16 @@ class NonFinite:
             first = rows[bad[np.argmin(rows["step"][bad])]]
             step, rank = int(first["step"]), int(first["rank"])
             what = "loss" if name == "loss" else "gradient norm"
+            samples = self.suspects.get(step, [])
+            named = f" Its rows of the data: {', '.join(map(str, samples))}." if samples else ""
             yield Verdict(
                 "non_finite",
                 RUN,
                 Phase.CONFIRMED,
                 Severity.CRITICAL,
-                f"Rank {rank} reported a {what} that is not a finite number at step {step}.",
-                {"field": name, "step": step, "rank": rank, "rows": len(bad)},
+                f"Rank {rank} reported a {what} that is not a finite number at step {step}."
+                + named,
+                {"field": name, "step": step, "rank": rank, "rows": len(bad), "samples": samples},
                 node,
                 rank,
             )

@@ -171,6 +171,8 @@ def _of_metric(watch: Watch, metric: Metric, policy: Policy) -> Iterator[Verdict
         watch.skip_to = max(watch.skip_to, metric.step + 1)
     elif metric.name == "planned_steps" and 0 < metric.value < STEP_MAX:
         watch.trend.planned_steps = watch.resume.planned_steps = int(metric.value)
+    elif metric.name == "non_finite_sample":
+        watch.non_finite.suspect(metric.step, int(metric.value))
     elif metric.name == "checkpoint_failed":
         yield from watch.failing.failed(metric.step, policy)
     else:

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from lineshaft.contracts.telemetry import reported
-from tests.builders_monitor import a_watch, losses, phases, told
+from lineshaft.contracts.telemetry import Metric, reported
+from services.monitor.domain.observations import StepRows
+from tests.builders_monitor import NOW, a_watch, losses, phases, rows, see, told
 
 
 def _noise(seed: int, count: int, level: float = 2.0, spread: float = 0.02) -> list[float]:
@@ -101,3 +102,13 @@ def test_a_norm_of_ten_medians_in_two_of_three_steps_is_a_precursor() -> None:
     early = [{**row, "step": row["step"] - 149} for row in steps]
     spiky = [{"step": 152 + n, "rank": 0, "grad_norm": v} for n, v in enumerate([15.0, 16.0])]
     assert not told(a_watch(), early + spiky)
+
+
+def test_the_rows_of_data_that_a_trainer_suspects_are_in_the_alert() -> None:
+    """Told beside or before the step, they stand in summary and evidence."""
+    watch = a_watch()
+    metrics = tuple(Metric("non_finite_sample", float(row), 7) for row in (12, 99))
+    bad = rows([{"step": 7, "rank": 1, "loss": reported(float("nan"))}])
+    seen = see(watch, StepRows("n0", bad, metrics), NOW)
+    assert seen[-1].evidence["samples"] == [12, 99]
+    assert "12, 99" in seen[-1].summary
