@@ -6,6 +6,7 @@ and the supervisor write it. Nothing here waits, reads a clock or touches a disk
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from signal import SIGKILL
 from typing import Any
 
 
@@ -22,6 +23,11 @@ class RankEnd:
     def is_clean(self) -> bool:
         """Whether it ended with 0."""
         return self.exit_code == 0 and self.signal is None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it was killed, or nobody saw its end: it could not say a word itself."""
+        return self.signal == SIGKILL or (self.exit_code is None and self.signal is None)
 
 
 @dataclass(slots=True)
@@ -107,9 +113,19 @@ class Progress:
         return sorted(ends, key=lambda end: (end.at, end.rank))
 
     @property
+    def bad_ends(self) -> list[RankEnd]:
+        """The ends that were no success, the one that took the others along first.
+
+        That is the earliest; but a silent end may be noticed after what its peers, and the launcher
+        that ends them, made of it.
+        """
+        bad = [end for end in self.ended if not end.is_clean]
+        return sorted(bad, key=lambda end: not end.is_silent)  # else in the order of time
+
+    @property
     def first_bad_end(self) -> RankEnd | None:
         """The end that took the others along, if any rank ended badly."""
-        return next((end for end in self.ended if not end.is_clean), None)
+        return next(iter(self.bad_ends), None)
 
     @property
     def have_all_ended(self) -> bool:

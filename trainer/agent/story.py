@@ -45,14 +45,15 @@ from trainer.agent.staging import (
     loose,
 )
 from trainer.agent.stops import Stops
-from trainer.agent.watching import CLASS_OF_EXIT, RankWatch, describe
+from trainer.agent.watching import CLASS_OF_EXIT, LOOKS_UNTIL_VANISHED, RankWatch, describe
 
 _LOOK_S = 0.1
 _CLOSE_S = 8.0
 _STARTERS_END_S = 10.0
 _FENCE_LOOK_MS = 500
 _FENCE_PATIENCE_MS = 60_000
-_PEERS_FAIL_TOO_MS = 200
+_PEERS_LOOK_MS = 80
+_PEERS_LOOKS = LOOKS_UNTIL_VANISHED + 1
 _KILL_MARGIN_MS = 2_000
 _REASON_CHARS_MAX = 400
 _INFRASTRUCTURE = FailureClass.INFRASTRUCTURE
@@ -237,10 +238,11 @@ class Agent:
     async def _fail(self) -> Ending:
         """A rank ended badly: record it with its last words, then end the others."""
         self.progress.phase = "failing"
-        await self.clock.sleep(_PEERS_FAIL_TOO_MS)
-        self._look()
+        for _ in range(_PEERS_LOOKS):  # as many as it takes to miss a rank without a word
+            await self.clock.sleep(_PEERS_LOOK_MS)
+            self._look()
         await self.logs.keep_now()
-        bad = [end for end in self.progress.ended if not end.is_clean]
+        bad = self.progress.bad_ends
         kept = [self._record_exit(end, is_root=end is bad[0]) for end in bad]
         self._kill_starters()
         await asyncio.gather(end_all(self.order, self.clock), *kept)

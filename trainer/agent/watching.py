@@ -17,7 +17,7 @@ from trainer.agent.progress import Progress, Rank, RankEnd
 from trainer.rank import NOT_EXECUTABLE, NOT_FOUND
 
 CLASS_OF_EXIT = {code: failure for failure, code in EXIT_OF_CLASS.items()}
-_LOOKS_UNTIL_VANISHED = 3
+LOOKS_UNTIL_VANISHED = 3
 
 
 class RankWatch:
@@ -86,7 +86,7 @@ class RankWatch:
         """Count looks at which a rank's watcher was gone without a word; then so is the rank."""
         missed = self._missed.get(rank.rank, 0) + 1
         self._missed[rank.rank] = missed
-        if missed >= _LOOKS_UNTIL_VANISHED:
+        if missed >= LOOKS_UNTIL_VANISHED:
             rank.end = RankEnd(rank.rank, None, None, self._clock.now())
 
 

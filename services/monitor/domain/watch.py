@@ -289,7 +289,7 @@ def _of_lines(watch: Watch, sample: LinesSeen, now: int, policy: Policy) -> Iter
             signature.id,
             Phase.CONFIRMED if is_again else Phase.OPENED,
             Severity.WARNING,
-            f"Rank {hit.rank} on node {hit.node}: {signature.cause}.",
+            f"{_speaker(hit.rank)} on node {hit.node}: {signature.cause}.",
             hit.told(),
             hit.node,
             hit.rank,
@@ -354,6 +354,11 @@ def checkpoint_plan(body: Mapping[str, Any], policy: Policy) -> tuple[int, int]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _speaker(rank: int) -> str:
+    """Return whose line it was; the agent's lines, and its launchers', have no rank."""
+    return f"Rank {rank}" if rank >= 0 else "The agent"
 
 
 def _whole(value: Any) -> int:

@@ -73,3 +73,18 @@ async def test_a_killed_rank_is_named(place: Place, launcher: str) -> None:
     assert place.living(job) == []
     assert shared_memory() == before
     assert "SignalException" not in complaints(place, job)
+
+
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
+async def test_a_rank_whose_watcher_was_killed_is_named(place: Place, launcher: str) -> None:
+    """A watcher takes its rank along without a word: that rank is the cause, not its peers."""
+    job = a_job()
+    command = python(a_script(place.root, WAITING))
+    await place.want(a_run(job, command, slots={"alpha": 2}, launcher=launcher))
+    started = await place.started(job)
+    victim = next(rank for rank in started["ranks"] if rank["rank"] == 1)
+    os.kill(victim["supervisor_pid"], signal.SIGKILL)
+    exit_of = await place.record(records.rank_exit(job, 1, 1))
+    assert (exit_of["exit_code"], exit_of["signal"], exit_of["root"]) == (None, None, True)
+    await place.told("run.stopped", job)
+    assert place.living(job) == []

@@ -235,6 +235,19 @@ def test_the_first_bad_end_is_the_earliest(tmp_path: Path) -> None:
     assert describe(first, ["a", " "]) == "rank 2 ended with signal 9: a"
 
 
+@pytest.mark.parametrize("silent", [(None, 9), (None, None)])
+@pytest.mark.parametrize("loud", [(1, None), (None, 15), (None, 6)])
+def test_what_a_killed_rank_took_along_is_not_the_cause(
+    silent: tuple[int | None, int | None], loud: tuple[int | None, int | None]
+) -> None:
+    """A peer's error, or the launcher's signal to it, may be seen before the end that caused it."""
+    progress = Progress.of((0, 1))
+    progress.ranks[0].end = RankEnd(0, *loud, at=20)
+    progress.ranks[1].end = RankEnd(1, *silent, at=350)
+    assert [end.rank for end in progress.bad_ends] == [1, 0]
+    assert progress.first_bad_end is progress.ranks[1].end
+
+
 def test_a_rank_is_gone_when_nobody_is_left_to_start_it(tmp_path: Path) -> None:
     """A launcher that ends without naming its ranks ends them; one look is not enough."""
     order = an_order(tmp_path)
