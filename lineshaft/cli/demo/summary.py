@@ -51,7 +51,9 @@ def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
                 continue
             old = value(evaluation, "before", task, metric)
             before = f"{old:10.3f}" if old is not None else f"{'-':>10}"
-            made.append(f"  {task + ' ' + metric:24}{before}{new:10.3f}{_aside(after[task], metric)}")
+            made.append(
+                f"  {task + ' ' + metric:24}{before}{new:10.3f}{_aside(after[task], metric)}"
+            )
     return made
 
 
