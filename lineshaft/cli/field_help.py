@@ -46,7 +46,9 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "spec.args": ["--epochs", "3"],
     "spec.workingDir": "/data/project",
     "spec.env": {"HF_HUB_OFFLINE": "1"},
-    "spec.gracePeriod": 120,
+    "spec.gracePeriod": "2m",
+    "spec.startTimeout": "15m",
+    "spec.schedule.maxRunTime": "12h",
 }
 
 

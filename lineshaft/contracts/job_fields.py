@@ -20,7 +20,17 @@ from lineshaft.contracts.job_records import (
     Record,
     TextOr,
 )
-from lineshaft.contracts.job_types import AutoFlag, Choice, Flag, Name, Number, Text, Type, Whole
+from lineshaft.contracts.job_types import (
+    AutoFlag,
+    Choice,
+    Duration,
+    Flag,
+    Name,
+    Number,
+    Text,
+    Type,
+    Whole,
+)
 
 API_VERSIONS: Final = ("lineshaft.io/v1", "trainer.example.io/v1")
 KIND: Final = "TrainingJob"
@@ -185,8 +195,26 @@ SPEC: Final = _record(
         "auto",
         "what starts the ranks of a node",
     ),
-    Field("gracePeriod", Whole(1, 3600), None, "seconds between a stop order and the kill"),
-    Field("resume", Exactly(Choice(("auto", "never", "require")), "auto"), "auto"),
+    Field("gracePeriod", Duration(1, 3600), None, "between a stop order and the kill"),
+    Field(
+        "startTimeout", Duration(10, 7 * 86_400), None, "between the launch and all ranks' start"
+    ),
+    _group(
+        "schedule",
+        _record(
+            Field(
+                "maxRunTime", Duration(), None, "all attempts together; then the job is cancelled"
+            ),
+            _later("windows"),
+            _later("deadline"),
+        ),
+    ),
+    Field(
+        "resume",
+        Choice(("auto", "never", "require")),
+        "auto",
+        "of the next attempt; never: from zero, require: held without a checkpoint",
+    ),
     Field("preemptible", Exactly(Flag(), False), False),
     Field("determinism", Exactly(Choice(("none", "strict")), "none"), "none"),
     _later("secrets"),
@@ -195,14 +223,13 @@ SPEC: Final = _record(
     _later("imagePullSecret"),
     _later("framework", "name version args"),
     _later("dataLoader", "workers prefetch"),
-    _later("schedule", "windows deadline maxRunTime"),
     _later("initFrom", "version job checkpoint load"),
     _later("incremental", "baseDatasets replayRatio"),
     _later("volumes", "name path source readOnly"),
     _later("scratch", "size path"),
     _later("monitoring", "sampleEvery rules"),
     _later("logging", "level linesPerSecondMax retention"),
-    *(_later(n) for n in ("setup", "dependsOn", "startTimeout", "idleTimeout", "serviceAccount")),
+    *(_later(n) for n in ("setup", "dependsOn", "idleTimeout", "serviceAccount")),
     *(_later(n) for n in ("modelRevision", "notify", "trackers", "profiling")),
 )
 

@@ -16,6 +16,9 @@ from lineshaft.contracts.job_faults import FaultList, Path, nearest, shown
 NOT_YET: Final = "is not honoured by this platform yet"
 _WHOLE = re.compile(r"^[+-]?[0-9]{1,18}$", re.ASCII)
 _NUMBER = re.compile(r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?$", re.ASCII)
+_DURATION = re.compile(
+    r"^(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?$", re.ASCII
+)
 _TRUE = frozenset(("true", "yes", "on"))
 _FALSE = frozenset(("false", "no", "off"))
 
@@ -176,6 +179,34 @@ class Number:
             "exclusiveMaximum": self.below,
         }
         return {"type": ["number", "string"]} | {k: v for k, v in bounds.items() if v is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A time in seconds from ``low`` to ``high``; canonical is a whole number of seconds."""
+
+    low: int = 1
+    high: int = 366 * 86_400
+
+    def read(self, value: Any, place: Place) -> int | None:
+        """Accept seconds (``90``) or a text with units: ``90s``, ``30m``, ``2h``, ``1d12h``."""
+        seconds = _whole(value)
+        if seconds is None and isinstance(value, str):
+            match = _DURATION.match(value.strip())
+            if match is not None and value.strip():
+                units = zip(match.groups(), (86_400, 3_600, 60, 1), strict=True)
+                seconds = sum(int(count or 0) * unit for count, unit in units)
+        if seconds is None:
+            place.fault(f"must be seconds, or as in 90s, 30m, 2h, 1d12h, not {kind_of(value)}")
+        elif not self.low <= seconds <= self.high:
+            place.fault(f"must be {range_of(self.low, self.high)} seconds, not {seconds}")
+        else:
+            return seconds
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        """Describe the duration."""
+        return {"type": ["integer", "string"], "minimum": self.low, "maximum": self.high}
 
 
 @dataclass(frozen=True, slots=True)

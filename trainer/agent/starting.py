@@ -131,7 +131,7 @@ def _resume_source(order: Order) -> Path | None:
     resume = order.raw.get("resume")
     if resume:
         return Path(resume["path"])
-    if not order.is_script:
+    if not order.is_script or order.raw["spec"].get("resume") == "never":
         return None
     for attempt in range(order.attempt - 1, 0, -1):
         folder = order.checkpoint_root / order.job / str(attempt) / "checkpoints"

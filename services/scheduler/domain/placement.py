@@ -15,7 +15,7 @@ from lineshaft.contracts.lifecycle import Happening, Place
 from services.scheduler.domain import verdict as verdicts
 from services.scheduler.domain.policy import Policy
 from services.scheduler.domain.state import Checkpoint, Gang, Job, Node, PoolState
-from services.scheduler.domain.work import PLATFORM, Work, grace_of
+from services.scheduler.domain.work import PLATFORM, Work, grace_of, start_timeout_of
 from services.scheduler.launchers.port import NodeShare
 
 ORDER_SCHEMA = 1
@@ -158,7 +158,7 @@ def _place(work: Work, job: Job, shares: tuple[NodeShare, ...]) -> None:
         },
         job=placed,
     )
-    work.timers(placed, start=work.now + work.policy.start_timeout_ms)
+    work.timers(placed, start=work.now + start_timeout_of(placed, work.policy))
 
 
 def launch_order(

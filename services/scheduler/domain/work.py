@@ -181,6 +181,12 @@ def grace_of(job: Job, policy: Policy) -> int:
     return policy.stop_grace_ms if seconds is None else int(seconds) * 1000
 
 
+def start_timeout_of(job: Job, policy: Policy) -> int:
+    """Return how long (ms) a launch may take to start: the job's wish or the policy's."""
+    seconds = job.spec_part("startTimeout")
+    return policy.start_timeout_ms if seconds is None else int(seconds) * 1000
+
+
 def resume_of(source: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a resume source as a plain object for an event."""
     return dict(source) if source is not None else None

@@ -308,3 +308,15 @@ def test_a_process_is_named_by_its_start(tmp_path: Path) -> None:
     assert procfs.is_alive(me.pid, me.start_time)
     assert not procfs.is_alive(me.pid, me.start_time + 1)
     assert procfs.look(1 << 22) is None
+
+
+def test_a_script_begins_again_only_when_the_job_says_never(tmp_path: Path) -> None:
+    """``resume: never`` hides what an earlier attempt left; else its folder is named."""
+    order = an_order(tmp_path, attempt=2)
+    left = order.checkpoint_root / order.job / "1" / "checkpoints"
+    left.mkdir(parents=True)
+    (left / "state").write_text("1")
+    made = starting.environment(order, tmp_path / "s")
+    assert made["LINESHAFT_RESUME_FROM"] == str(left)
+    never = an_order(tmp_path, attempt=2, spec={"resources": {"gpuType": "cpu"}, "resume": "never"})
+    assert "LINESHAFT_RESUME_FROM" not in starting.environment(never, tmp_path / "s")

@@ -52,7 +52,8 @@ spec.retry spec.retry.limits spec.retry.limits.node spec.retry.limits.platform
 spec.retry.limits.user spec.retry.limits.preemption
 spec.output spec.output.modelSavePath spec.output.modelName
 spec.command spec.args spec.workingDir spec.env spec.launcher spec.gracePeriod spec.resume
-spec.preemptible spec.determinism variables
+spec.preemptible spec.determinism spec.startTimeout spec.schedule spec.schedule.maxRunTime
+variables
 """)
 REFUSED = words("""
 metadata.annotations metadata.namespace
@@ -76,8 +77,8 @@ spec.dataLoader spec.dataLoader.workers spec.dataLoader.prefetch
 spec.checkpoint.keepBest spec.checkpoint.quota spec.checkpoint.asyncSave
 spec.checkpoint.verifyReload spec.evaluation.earlyStopping spec.evaluation.gate
 spec.evaluation.metric spec.evaluation.mode
-spec.schedule spec.schedule.windows spec.schedule.deadline spec.schedule.maxRunTime
-spec.secrets spec.notify spec.imagePullSecret spec.dependsOn spec.setup spec.startTimeout
+spec.schedule.windows spec.schedule.deadline
+spec.secrets spec.notify spec.imagePullSecret spec.dependsOn spec.setup
 spec.idleTimeout spec.serviceAccount spec.volumes spec.volumes.name spec.volumes.path
 spec.volumes.source spec.volumes.readOnly spec.scratch spec.scratch.size spec.scratch.path
 spec.initFrom spec.initFrom.version spec.initFrom.job spec.initFrom.checkpoint spec.initFrom.load
@@ -217,7 +218,12 @@ def test_texts_become_the_numbers_they_mean(path: str, value: Any, becomes: Any)
         ("team", "Team A", "'team-a' would do"),
         ("trustRemoteCode", True, "only 'false' is"),
         ("preemptible", True, "only 'false' is"),
-        ("resume", "never", "only 'auto' is"),
+        ("resume", "nevr", "did you mean 'never'?"),
+        ("startTimeout", 5, "from 10 to 604800 seconds, not 5"),
+        ("schedule.maxRunTime", "2 hours", "as in 90s, 30m, 2h, 1d12h, not '2 hours'"),
+        ("schedule.maxRunTime", "", "as in 90s"),
+        ("schedule.maxRunTime", "m", "as in 90s"),
+        ("gracePeriod", "2h", "from 1 to 3600 seconds, not 7200"),
         ("resources.minNodes", 2, "unless it equals nodeCount"),
         ("resources.processesPerNode", 3, "gpuCount / nodeCount = 2"),
         ("checkpoint", {"everySteps": 5, "everyMinutes": 5}, "not both"),
@@ -394,3 +400,13 @@ def test_the_reference_is_made_from_the_table(name: str, made: Callable[[], str]
     """``docs/reference/job-file.*`` are what the table of fields gives."""
     page = FOUNDING.parent.parent / "docs" / "reference" / name
     assert page.read_text(encoding="utf-8") == made()
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(90, 90), ("90", 90), ("90s", 90), ("30m", 1_800), ("2h", 7_200), ("1d12h", 129_600)],
+)
+def test_a_duration_is_seconds_or_has_units(given: Any, seconds: int) -> None:
+    """What the scheduler reads is a whole number of seconds."""
+    document = with_value(a_document(), "schedule.maxRunTime", given)
+    assert job.parse(document).spec["schedule"]["maxRunTime"] == seconds

@@ -176,3 +176,29 @@ def test_require_never_starts_over():
     pool = a_running_job(a_pool(), spec={"resume": "require"})
     pool.crash()
     assert pool.place() is Place.HELD
+
+
+def test_a_jobs_own_start_timeout_counts():
+    """``startTimeout`` replaces the policy's; the launch that takes longer is tried again."""
+    pool = a_pool()
+    pool.admit(spec={"startTimeout": 60})
+    assert pool.decider.due(pool.state) == pool.now + 60_000
+    pool.wait(59_999)
+    assert len(pool.orders()) == 1
+    assert pool.job().attempt == 1
+    pool.wait(1)
+    assert pool.place() is not Place.LAUNCHING
+
+
+def test_the_run_time_of_all_attempts_is_bounded():
+    """``schedule.maxRunTime`` cancels the job, and says so; waiting does not count."""
+    pool = a_running_job(a_pool(), spec={"schedule": {"maxRunTime": 60}})
+    pool.wait(40_000)
+    pool.crash()
+    pool.wait(30_000)
+    pool.started(attempt=2)
+    pool.wait(19_000)
+    assert pool.place() is Place.RUNNING
+    pool.wait(2_000)
+    stop = pool.state.jobs["j-1"].run.stop
+    assert (stop.intent.value, stop.reason) == ("cancel", "its maxRunTime is used up")
