@@ -6,6 +6,8 @@ failed, 2 usage, 3 refused, 4 unreachable, 70 a fault of our own, 130 interrupte
 
 import os
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -20,6 +22,7 @@ from lineshaft.cli import (
     listing,
     logs,
     models,
+    output,
     platform,
     submit,
     top,
@@ -38,6 +41,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        output.print_line(f"lineshaft {metadata.version('lineshaft')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
 
 for part in (
     platform,

@@ -190,3 +190,13 @@ def test_help_names_the_completion_options() -> None:
     text = run("--help")[1]
     assert "--install-completion" in text
     assert "--show-completion" in text
+
+
+def test_the_program_itself() -> None:
+    """Its version, and the options that set up completion; both without a platform."""
+    code, text = run("--version")
+    assert code == 0
+    assert text.startswith("lineshaft ")
+    shown = run("--help")[1]
+    assert "--install-completion" in shown
+    assert "--show-completion" in shown
