@@ -30,12 +30,17 @@ class Leading:
         self._clock = clock
         self._service = service
         self._lease = Lease(journal, clock, service=service, holder=holder)
+        self._was_away = True
         self._woken = asyncio.Event()
         self._not_before: dict[str, tuple[int, int]] = {}  # stream: (seq, due again at)
 
     def is_fresh(self) -> bool:
-        """Tell whether the lease was renewed recently enough to answer and to act."""
-        return self._lease.is_fresh()
+        """Tell whether the lease was renewed recently enough to answer and to act.
+
+        Who was away that long may have been replaced: a renewal alone does not make it fresh
+        again, its streams have to be looked at first.
+        """
+        return self._lease.is_fresh() and not self._was_away
 
     def judge(self, lane: Lane) -> None:
         """Set whether a lane that was just loaded is led by this process."""
@@ -52,18 +57,20 @@ class Leading:
 
     async def turn(self) -> None:
         """Renew once, bring the lanes up to date where that is needed, take what is free."""
-        age = self._lease.age_ms()
-        was_away = age is None or age > limits.LEASE_MS // 2
+        self._was_away = self._was_away or not self._lease.is_fresh()
         is_renewed = await self._lease.renew()
         async with self._host.turn:
-            free = []
+            free, is_whole = [], True
             for lane in self._host.lanes.values():
-                if lane.is_led and lane.is_loaded and not was_away:
+                if lane.is_led and lane.is_loaded and not self._was_away:
                     continue
-                if await self._follow(lane) and not lane.is_led and is_renewed:
+                is_followed = await self._follow(lane)
+                is_whole = is_whole and is_followed
+                if is_followed and not lane.is_led and is_renewed:
                     free += [lane] if self._lease.may_take(lane.holder) else []
             if free:
                 await self._take(free)
+            self._was_away = not is_whole
         self.wake()
 
     async def _follow(self, lane: Lane) -> bool:

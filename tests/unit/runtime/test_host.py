@@ -1,6 +1,7 @@
 """The host: batches, answers of the store, leadership, time."""
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from lineshaft.adapters.clock import SystemClock, VirtualClock
 from lineshaft.adapters.journal.memory import MemoryJournal
 from lineshaft.adapters.objects.memory import MemoryObjects
 from lineshaft.contracts import limits
-from lineshaft.ports import AppendStatus, StoreUnavailable
+from lineshaft.ports import AppendStatus, Entry, Mark, StoreUnavailable
 from lineshaft.runtime import lease
 from lineshaft.runtime.decider import OutcomeKind
 from lineshaft.runtime.host import DecisionFailed, NotLeader
@@ -254,6 +255,45 @@ async def test_a_silent_leader_is_followed_after_its_lease_and_not_before() -> N
     await clock.advance(limits.LEASE_MS)
     assert standby.is_leader("model/0")
     assert standby.epoch("model/0") == 2
+    stopping = asyncio.create_task(standby.stop())
+    await clock.advance(10)
+    await stopping
+
+
+async def test_a_leader_that_slept_looks_before_it_leads_again() -> None:
+    """Awake beyond its lease, it renews its mark; until it has seen who leads, it does not lead."""
+    seen: list[bool] = []
+
+    class Watched(MemoryJournal):
+        async def mark(self, name: str, value: Mapping[str, Any], expected: int) -> Mark | None:
+            made = await super().mark(name, value, expected)
+            if "/one" in name:
+                seen.append(first.is_leader("model/0"))
+            return made
+
+        async def read(
+            self, stream: str, after: int, *, follow: bool = False, limit: int | None = None
+        ) -> AsyncIterator[Entry]:
+            seen.append(first.is_leader("model/0"))
+            async for entry in super().read(stream, after, follow=follow, limit=limit):
+                yield entry
+
+    clock, journal = VirtualClock(1_000), Watched()
+    first = a_host(journal, clock, holder="one@-/-/1/1/0")
+    await first.start()
+    standby = a_host(journal, clock, holder="two@-/-/2/2/0")
+    await standby.start()
+    assert first.is_leader("model/0")
+    for task in first._tasks:  # it sleeps
+        task.cancel()
+    await clock.advance(3 * limits.LEASE_MS)
+    assert standby.is_leader("model/0")
+    seen.clear()
+    await first._leading.turn()  # it wakes
+    assert seen
+    assert not any(seen)
+    assert not first.is_leader("model/0")
+    assert not first.lanes["model/0"].is_led
     stopping = asyncio.create_task(standby.stop())
     await clock.advance(10)
     await stopping
