@@ -47,12 +47,15 @@ class Series:
 
         Points come in rising order of steps; an older one is left out.
         """
-        if not self.points or point[0] // self.width > self.points[-1][0] // self.width:
-            self.points.append(point)
-        elif point[0] // self.width == self.points[-1][0] // self.width:
-            self.points[-1] = _joined(self.points[-1], point)
-        if len(self.points) > self.points_max:
-            self._coarsen()
+        points = self.points
+        last = points[-1][0] // self.width if points else -1
+        here = point[0] // self.width
+        if here > last:
+            points.append(point)
+            if len(points) > self.points_max:
+                self._coarsen()
+        elif here == last:
+            points[-1] = _joined(points[-1], point)
 
     def _coarsen(self) -> None:
         self.width *= 2
@@ -62,7 +65,7 @@ class Series:
 
 
 def _joined(first: Point, second: Point) -> Point:
-    newest = max(first, second, key=lambda p: p[0])
+    newest = second if second[0] > first[0] else first
     return (newest[0], newest[1], min(first[2], second[2]), max(first[3], second[3]))
 
 
@@ -82,7 +85,7 @@ class Curves:
 
     def add(self, name: str, point: Point) -> None:
         """Add a finite point to a series; names beyond the bound are left out."""
-        if not all(map(math.isfinite, point)):
+        if not (math.isfinite(point[1]) and math.isfinite(point[2]) and math.isfinite(point[3])):
             return
         series = self.series.get(name)
         if series is None:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lineshaft.contracts.alerts import Severity
 from services.monitor.domain.observations import Phase, Values, Verdict
+from services.monitor.domain.peers import Peers, median, widened
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.straggler import Blamed, attribute, called
 from services.monitor.domain.table import ClosedStep
@@ -29,7 +29,7 @@ class Drift:
     are no ground to move a job. Clears when the sum is back at zero.
     """
 
-    place: dict[int, int] = field(default_factory=dict)
+    peers: Peers = field(default_factory=Peers)
     sums: Values = field(default_factory=lambda: np.zeros(0))
     ratios: Values = field(default_factory=lambda: np.zeros(0))  # summed since the sum began
     steps: Values = field(default_factory=lambda: np.zeros(0))
@@ -47,65 +47,53 @@ class Drift:
         """Judge one whole step; ``told`` are subjects that the straggler rule tells of itself."""
         compute = closed.of("compute_ms")
         known = np.isfinite(compute) & (compute > 0)
-        if known.sum() < policy.drift_peers_min:
+        ranks = closed.ranks
+        if not known.all():
+            ranks, compute = ranks[known], compute[known]
+        if len(ranks) < policy.drift_peers_min:
             return
-        self._add(closed.ranks[known], compute[known], stage_of, policy)
+        self._widen(self.peers.meet(ranks, stage_of))
+        self._add(compute, policy)
         slow = self._slow(policy)
-        blamed = attribute(slow, list(self.place), node_of, policy=policy) if slow else []
+        blamed = attribute(slow, list(self.peers.place), node_of, policy=policy) if slow else []
         for who in blamed:
             if who.subject not in told and not who.is_imbalance:
                 self.opened[who.subject] = who
                 yield self._verdict(who, closed.step)
         yield from self._calmed(closed.step, told)
 
-    def _add(
-        self,
-        ranks: NDArray[np.int64],
-        compute: Values,
-        stage_of: Mapping[int, int],
-        policy: Policy,
-    ) -> None:
-        places = self._places(ranks)
-        stages = np.array([stage_of.get(rank, 0) for rank in ranks.tolist()])
-        for stage in np.unique(stages) if stage_of else (0,):
-            chosen = stages == stage
-            if chosen.sum() < policy.drift_peers_min:
+    def _add(self, compute: Values, policy: Policy) -> None:
+        for chosen in self.peers.groups:
+            if len(chosen) < policy.drift_peers_min:
                 continue
-            values, at = compute[chosen], places[chosen]
-            centre = np.median(values)
-            sigma = MAD_TO_SIGMA * float(np.median(np.abs(values - centre)))
-            score = (values - centre) / max(sigma, policy.drift_sigma_floor * float(centre))
-            sums = np.maximum(
-                0.0, self.sums[at] + np.minimum(score, policy.drift_clip) - policy.drift_k
-            )
+            values, at = compute[chosen], self.peers.places[chosen]
+            centre = median(values)
+            sigma = MAD_TO_SIGMA * median(np.abs(values - centre))
+            score = (values - centre) / max(sigma, policy.drift_sigma_floor * centre)
+            step = np.minimum(score, policy.drift_clip) - policy.drift_k
             # Once past h the sum is held there, so that it also falls in a few steps.
-            self.sums[at] = np.minimum(sums, policy.drift_h)
+            sums = np.clip(self.sums[at] + step, 0.0, policy.drift_h)
+            self.sums[at] = sums
             begun = sums > 0
             self.ratios[at] = np.where(begun, self.ratios[at] + values / centre, 0.0)
             self.steps[at] = np.where(begun, self.steps[at] + 1, 0.0)
 
-    def _places(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        new = [rank for rank in ranks.tolist() if rank not in self.place]
-        if new:
-            self.place.update(
-                zip(new, range(len(self.place), len(self.place) + len(new)), strict=True)
-            )
-            more = np.zeros(len(new))
-            self.sums = np.concatenate([self.sums, more])
-            self.ratios = np.concatenate([self.ratios, more])
-            self.steps = np.concatenate([self.steps, more])
-        return np.array([self.place[rank] for rank in ranks.tolist()], dtype=np.int64)
+    def _widen(self, count: int) -> None:
+        if count:
+            self.sums = widened(self.sums, count)
+            self.ratios = widened(self.ratios, count)
+            self.steps = widened(self.steps, count)
 
     def _slow(self, policy: Policy) -> list[int]:
         over = self.sums >= policy.drift_h
         if not over.any():
             return []
         over &= self.ratios >= policy.drift_ratio * self.steps
-        known = list(self.place)
+        known = list(self.peers.place)
         return sorted(known[number] for number in np.flatnonzero(over).tolist())
 
     def _verdict(self, who: Blamed, step: int) -> Verdict:
-        places = [self.place[rank] for rank in who.ranks]
+        places = [self.peers.place[rank] for rank in who.ranks]
         steps = float(self.steps[places].max())
         ratio = float((self.ratios[places] / self.steps[places]).max())
         return Verdict(
@@ -122,7 +110,7 @@ class Drift:
 
     def _calmed(self, step: int, told: Collection[str]) -> Iterator[Verdict]:
         for subject, who in list(self.opened.items()):
-            places = [self.place[rank] for rank in who.ranks]
+            places = [self.peers.place[rank] for rank in who.ranks]
             if self.sums[places].max() > 0:
                 continue
             del self.opened[subject]

@@ -16,6 +16,10 @@ from services.monitor.domain.policy import Policy
 from services.monitor.domain.table import ClosedStep
 from services.monitor.domain.windows import MAD_TO_SIGMA, HitWindow, MedianWindow
 
+_MOVES = {
+    subject: Verdict("non_finite", subject, Phase.CLEARED, summary="The value moves again.")
+    for subject in ("zero-loss", "frozen-norm")
+}
 SUSPECTS_MAX = 32
 SUSPECT_STEPS_MAX = 8
 
@@ -87,9 +91,7 @@ class NonFinite:
                     "non_finite", subject, Phase.CONFIRMED, Severity.WARNING, summary, evidence
                 )
             else:
-                yield Verdict(
-                    "non_finite", subject, Phase.CLEARED, summary="The value moves again."
-                )
+                yield _MOVES[subject]
 
 
 @dataclass(slots=True)

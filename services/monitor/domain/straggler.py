@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lineshaft.contracts.alerts import Severity
 from services.monitor.domain.observations import Phase, Values, Verdict
+from services.monitor.domain.peers import Peers, median, widened
 from services.monitor.domain.policy import Policy
 from services.monitor.domain.table import ClosedStep
 
@@ -49,10 +50,12 @@ class Straggler:
     more than a quarter of eight or more are an uneven load, not a machine.
     """
 
-    place: dict[int, int] = field(default_factory=dict)  # rank -> column of ``looks``
-    looks: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 3, 0), bool))
+    peers: Peers = field(default_factory=Peers)
+    looks: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 3, 0), bool))  # a ring
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((3, 0), np.int64))
+    taken: int = 0
     own: dict[int, list[float]] = field(default_factory=dict)
-    ratios: dict[int, float] = field(default_factory=dict)
+    ratios: Values = field(default_factory=lambda: np.zeros(0))  # by place
     opened: dict[str, Blamed] = field(default_factory=dict)
 
     def judge(
@@ -66,31 +69,26 @@ class Straggler:
         """Judge one whole step; ranks without a compute time take no part."""
         compute = closed.of("compute_ms")
         told = np.isfinite(compute) & (compute > 0)
-        if told.sum() < 2:
+        ranks = closed.ranks
+        if not told.all():
+            ranks, compute = ranks[told], compute[told]
+        if len(ranks) < 2:
             return
-        ranks, compute = closed.ranks[told], compute[told]
-        flags = self._flags(ranks, compute, stage_of, policy)
-        hits = self._look(ranks, flags, policy)
-        if len(self.looks) < policy.straggler_hits:
+        self._widen(self.peers.meet(ranks, stage_of), policy)
+        self._look(self._flags(ranks, compute, policy), policy)
+        if self.taken < policy.straggler_hits:
             return
-        yield from self._verdicts(hits, policy, node_of, closed.step)
+        if self.opened or self.counts[NOTICE].max() >= policy.straggler_hits:
+            yield from self._verdicts(self.counts, policy, node_of, closed.step)
 
-    def _flags(
-        self,
-        ranks: NDArray[np.int64],
-        compute: Values,
-        stage_of: Mapping[int, int],
-        policy: Policy,
-    ) -> Flags:
+    def _flags(self, ranks: NDArray[np.int64], compute: Values, policy: Policy) -> Flags:
         flags = np.zeros((3, len(ranks)), bool)
-        stages = np.array([stage_of.get(rank, 0) for rank in ranks.tolist()])
-        for stage in np.unique(stages):
-            chosen = np.flatnonzero(stages == stage)
+        for chosen in self.peers.groups:
             if len(chosen) < 2:
                 continue
             values = compute[chosen]
             if len(chosen) >= policy.straggler_peers_min:
-                ratio = values / np.median(values)
+                ratio = values / median(values)
                 limits = (policy.straggler_notice, policy.straggler_warning)
             else:
                 ratio = np.minimum(
@@ -100,7 +98,7 @@ class Straggler:
                 self._learn(ranks[chosen], values, ratio > policy.straggler_notice)
             for level, limit in enumerate((*limits, policy.straggler_critical)):
                 flags[level, chosen] = ratio > limit
-            self.ratios.update(zip(ranks[chosen].tolist(), ratio.tolist(), strict=True))
+            self.ratios[self.peers.places[chosen]] = ratio
         return flags
 
     def _own(self, ranks: NDArray[np.int64]) -> Values:
@@ -114,18 +112,24 @@ class Straggler:
             if len(kept) < _BASELINE_VALUES and not is_slow:
                 kept.append(value)
 
-    def _look(self, ranks: NDArray[np.int64], flags: Flags, policy: Policy) -> NDArray[np.int64]:
-        new = [rank for rank in ranks.tolist() if rank not in self.place]
-        if new:
-            for rank in new:
-                self.place[rank] = len(self.place)
-            shape = (len(self.looks), 3, len(new))
-            self.looks = np.concatenate([self.looks, np.zeros(shape, bool)], axis=2)
-        row = np.zeros((1, 3, len(self.place)), bool)
-        row[0][:, [self.place[rank] for rank in ranks.tolist()]] = flags
-        self.looks = np.concatenate([self.looks, row])[-policy.straggler_of :]
-        counts: NDArray[np.int64] = self.looks.sum(axis=0)
-        return counts
+    def _widen(self, count: int, policy: Policy) -> None:
+        """Make room for ranks that were not seen before."""
+        if not len(self.looks):
+            self.looks = np.zeros((policy.straggler_of, 3, 0), bool)
+        if count:
+            more = np.zeros((len(self.looks), 3, count), bool)
+            self.looks = np.concatenate([self.looks, more], axis=2)
+            self.counts = np.concatenate([self.counts, np.zeros((3, count), np.int64)], axis=1)
+            self.ratios = widened(self.ratios, count)
+
+    def _look(self, flags: Flags, policy: Policy) -> None:
+        """Put a step's flags into the ring, in place of the oldest, and count again."""
+        slot = self.taken % policy.straggler_of
+        self.taken += 1
+        self.counts -= self.looks[slot]
+        self.looks[slot] = False
+        self.looks[slot][:, self.peers.places] = flags
+        self.counts += self.looks[slot]
 
     def _verdicts(
         self,
@@ -134,23 +138,23 @@ class Straggler:
         node_of: Mapping[int, str],
         step: int,
     ) -> Iterator[Verdict]:
-        known = list(self.place)
+        known = list(self.peers.place)
         slow = [known[i] for i in np.flatnonzero(hits[NOTICE] >= policy.straggler_hits)]
         blamed = attribute(sorted(slow), known, node_of, policy=policy) if slow else []
         for who in blamed:
-            places = [self.place[rank] for rank in who.ranks]
+            places = [self.peers.place[rank] for rank in who.ranks]
             self.opened[who.subject] = who
             yield self._verdict(who, hits[:, places].max(axis=1), policy, step)
         now = {who.subject for who in blamed}
         for subject, who in list(self.opened.items()):
-            places = [self.place[rank] for rank in who.ranks]
+            places = [self.peers.place[rank] for rank in who.ranks]
             if subject not in now and hits[NOTICE, places].max() <= policy.straggler_clear_hits:
                 del self.opened[subject]
                 summary = f"{called(who)} keeps up with its peers again at step {step}."
                 yield Verdict("straggler", subject, Phase.CLEARED, summary=summary)
 
     def _verdict(self, who: Blamed, hits: NDArray[np.int64], policy: Policy, step: int) -> Verdict:
-        ratio = max(self.ratios.get(rank, 0.0) for rank in who.ranks)
+        ratio = float(self.ratios[[self.peers.place[rank] for rank in who.ranks]].max())
         evidence = {
             "step": step,
             "ratio": round(ratio, 3),

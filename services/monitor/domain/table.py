@@ -88,6 +88,8 @@ class StepTable:
         default_factory=lambda: np.full((DEPTH, 0, len(_COLUMNS)), np.nan)
     )
     _kept: NDArray[np.int64] = field(default_factory=lambda: np.full(DEPTH, -1))
+    _sorted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    _order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     _seen: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((DEPTH, 0), bool))
 
     def add(self, node: str, rows: Rows) -> list[ClosedStep]:
@@ -96,7 +98,7 @@ class StepTable:
         if len(self.ranks) >= RANKS_MAX:
             rows = rows[[rank in self._place for rank in rows["rank"].tolist()]]
         values = rows.view("<u1").reshape(len(rows), _ROW.itemsize)[:, 8:].copy().view("<f8")
-        places = np.array([self._place[rank] for rank in rows["rank"].tolist()], dtype=np.int64)
+        places = self._order[np.searchsorted(self._sorted, rows["rank"])]
         steps = rows["step"].astype(np.int64)
         made: list[ClosedStep] = []
         bounds = np.flatnonzero(np.diff(steps)) + 1
@@ -125,6 +127,9 @@ class StepTable:
             wider = np.full((DEPTH, len(new), len(_COLUMNS)), np.nan)
             self._values = np.concatenate([self._values, wider], axis=1)
             self._seen = np.concatenate([self._seen, np.zeros((DEPTH, len(new)), bool)], axis=1)
+            known = np.array(self.ranks, dtype=np.int64)
+            self._order = np.argsort(known)
+            self._sorted = known[self._order]
         self.node_of.update((rank, node) for rank in ranks if rank in self._place)
 
     def _take(self, step: int, places: NDArray[np.int64], values: Values) -> list[ClosedStep]:
@@ -150,14 +155,17 @@ class StepTable:
         return made
 
     def _open_slots(self) -> list[int]:
-        order = np.argsort(self._steps, kind="stable")
-        return [int(slot) for slot in order if self._steps[slot] != _EMPTY]
+        slots = np.flatnonzero(self._steps != _EMPTY)
+        ordered: list[int] = slots[np.argsort(self._steps[slots])].tolist()
+        return ordered
 
     def _close(self, slot: int) -> ClosedStep:
         step = int(self._steps[slot])
-        chosen = np.flatnonzero(self._seen[slot])
-        ranks = np.array([self.ranks[place] for place in chosen.tolist()], dtype=np.int64)
-        order = np.argsort(ranks)
         self._steps[slot] = _EMPTY
         self.closed_to = max(self.closed_to, step)
-        return ClosedStep.of_ranks(step, ranks[order], self._values[slot, chosen[order]])
+        seen = self._seen[slot]
+        if seen.all():  # the same arrays for step after step, so that rules need not look again
+            return ClosedStep.of_ranks(step, self._sorted, self._values[slot, self._order])
+        chosen = self._order[seen[self._order]]
+        ranks = self._sorted[seen[self._order]]
+        return ClosedStep.of_ranks(step, ranks, self._values[slot, chosen])

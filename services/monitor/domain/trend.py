@@ -18,6 +18,9 @@ DIVERGING = "diverging"
 """Subject of a loss that climbs; one that only stays where it is has the subject ``run``."""
 
 _BUCKETS = 20
+_RECOVERED = Verdict(
+    "loss_not_falling", DIVERGING, Phase.CLEARED, summary="The loss is back at its lowest."
+)
 
 
 @dataclass(slots=True)
@@ -96,8 +99,7 @@ class LossTrend:
         if height <= policy.trend_climb:
             self.above = 0
             if height <= policy.trend_climb / 3:
-                summary = "The loss is back at its lowest."
-                yield Verdict("loss_not_falling", DIVERGING, Phase.CLEARED, summary=summary)
+                yield _RECOVERED
             return
         self.above += 1
         if self.above < policy.trend_climb_steps * 3 // 4:
