@@ -45,7 +45,8 @@ def top(
     async def work() -> None:
         async with Client.connect(url) as client:
             if is_live:
-                await _live(client, every)
+                with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C is how one leaves
+                    await _live(client, every)
                 return
             found = await look(client)
         if form is Format.JSON:
@@ -54,8 +55,7 @@ def top(
             screen = output.console() if sys.stdout.isatty() else output.wide_console()
             screen.print(view(found))
 
-    with contextlib.suppress(KeyboardInterrupt):
-        output.go(work, form)
+    output.go(work, form)
 
 
 async def _live(client: Client, every: float) -> None:

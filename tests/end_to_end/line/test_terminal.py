@@ -79,6 +79,10 @@ def test_a_followed_job_goes_on_without_its_watcher(line: Line) -> None:
     job = next(one for one in looked["jobs"] if one["name"] == "left-alone")
     assert job["state"] == "Running"
     assert job["progress"]["loss"]
+    with a_terminal(line, "top", "--every", "0.5") as terminal:
+        poll(terminal.read, lambda text: "left-alone" in text and "slots in use" in text)
+        os.write(terminal.screen, b"\x03")
+        assert terminal.ended() == 0
     line.open_gate("left-alone")
     line.ended("left-alone")
 
