@@ -1,5 +1,6 @@
 """Builders for tests of services that are started by hand, one process each."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lineshaft.sdk.client import Client
 from tests.builders_line import Line, poll
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,15 +97,29 @@ class Parts(Line):
         process.send_signal(signal.SIGTERM)
         return process.wait(STOP_WAIT_S)
 
+    def hand_in(self, file: Path) -> str:
+        """Submit a job file to admission alone, as the bus would; return the job's id.
+
+        The command asks the scheduler too, and half of its questions reach one that is frozen.
+        """
+
+        async def submit() -> str:
+            async with Client.connect(self.url()) as client:
+                return str((await client.submit(file.read_text()))["job"])
+
+        return asyncio.run(submit())
+
+    def url(self) -> str:
+        """Return the bus's URL with its token."""
+        return f"nats://{self.token_file.read_text().strip()}@127.0.0.1:{self.bus_port}"
+
     def cli(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
         """Run ``lineshaft ...``; nobody wrote a state file, so it is told the URL."""
-        token = self.token_file.read_text().strip()
-        url = f"nats://{token}@127.0.0.1:{self.bus_port}"
         done = subprocess.run(
             [sys.executable, "-m", "lineshaft.cli", *arguments],
             capture_output=True,
             text=True,
-            env={**os.environ, "LINESHAFT_URL": url},
+            env={**os.environ, "LINESHAFT_URL": self.url()},
             cwd=self.root,
             timeout=150,
             check=False,

@@ -109,7 +109,7 @@ def test_a_leader_that_only_slept_steps_down(parts: Parts) -> None:
             lambda: parts.check("scheduler/two", "leader").get("detail", ""),
             lambda detail: detail.startswith("leads"),
         )
-        second = parts.submit(parts.a_job("meanwhile"))
+        second = parts.hand_in(parts.a_job("meanwhile"))
         runs = parts.state / "runs"
         poll(lambda: list(runs.glob(f"{second}-*")), bool)
     finally:
