@@ -18,6 +18,11 @@ Expected = Annotated[
     typer.Option("--expected-current", help="Refuse unless the alias points here now ('none')."),
 ]
 
+_NONE_YET = (
+    "no models yet; a job that succeeds makes one, a script's job of what it writes into the "
+    "folder LINESHAFT_OUTPUT_DIR"
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -54,7 +59,7 @@ def models(
                 for m in answer["models"]
             ]
             titles = ("model", "latest", "versions", "aliases", "team")
-            output.print_table(titles, rows, empty="no models yet; a job that succeeds makes one")
+            output.print_table(titles, rows, empty=_NONE_YET)
 
     output.go(work, form)
 
