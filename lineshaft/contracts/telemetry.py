@@ -42,11 +42,13 @@ DTYPE: list[tuple[str, str]] = [
     (name, "<u4" if name in ("step", "rank") else "<f8") for name in FIELDS
 ]
 
-# Node samples in a header: the latest of each, where the machine tells.
+# Node samples in a header: the latest of each, where the machine tells. Each device's own
+# utilisation follows the mean as ``gpu_utilisation_<n>``, n in the order of the node's ranks.
 NODE_FIELDS: tuple[str, ...] = (
     "gpu_utilisation",
     "gpu_power_w",
     "gpu_memory_bytes",
+    "gpu_memory_total_bytes",
     "gpu_temperature_c",
     "host_memory_used_bytes",
     "host_memory_total_bytes",

@@ -13,7 +13,7 @@ from trainer.agent.order import Order
 
 _EVERY_MS = 10_000
 _ANSWER_S = 8.0
-_QUERY = "utilization.gpu,power.draw,memory.used,temperature.gpu"
+_QUERY = "utilization.gpu,power.draw,memory.used,temperature.gpu,memory.total"
 _MEBIBYTE = 1024 * 1024
 
 
@@ -53,24 +53,28 @@ class DeviceSampler:
 def summary(output: str) -> dict[str, float]:
     """Return a node's values out of one line per device: means, memory's sum, the hottest.
 
-    Raises ``ValueError`` for what is no such table.
+    Beside the mean stands each device's utilisation, in the order of the node's ranks; the whole
+    memory only where every device tells it. Raises ``ValueError`` for what is no such table.
     """
     rows = [_numbers(line.split(",")) for line in output.splitlines() if line.strip()]
     if not rows:
         return {}
-    utilisation, power, memory, temperature = zip(*rows, strict=True)
+    utilisation, power, memory, temperature, total = zip(*rows, strict=True)
     return {
         "gpu_utilisation": sum(utilisation) / len(rows),
         "gpu_power_w": sum(power) / len(rows),
         "gpu_memory_bytes": sum(memory) * _MEBIBYTE,
+        **({"gpu_memory_total_bytes": sum(total) * _MEBIBYTE} if min(total) > 0 else {}),
         "gpu_temperature_c": max(temperature),
+        **{f"gpu_utilisation_{place}": each for place, each in enumerate(utilisation)},
     }
 
 
-def _numbers(cells: Sequence[str]) -> tuple[float, float, float, float]:
+def _numbers(cells: Sequence[str]) -> tuple[float, ...]:
     """Read one device's cells; what a device does not tell (``[N/A]``) counts as 0."""
-    first, second, third, fourth = (cell.strip() for cell in cells)
-    return _number(first), _number(second), _number(third), _number(fourth)
+    if len(cells) != len(_QUERY.split(",")):
+        raise ValueError(f"{len(cells)} values of a device")
+    return tuple(_number(cell.strip()) for cell in cells)
 
 
 def _number(cell: str) -> float:

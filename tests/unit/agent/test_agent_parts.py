@@ -289,14 +289,17 @@ def test_an_order_that_no_agent_can_follow_is_named(tmp_path: Path) -> None:
 
 def test_devices_are_summed_up() -> None:
     """One line per device; what a device does not tell counts as 0."""
-    assert devices.summary("50, 300.5, 1024, 60\n70, [N/A], 1024, 71\n") == {
+    assert devices.summary("50, 300.5, 1024, 60, 4096\n70, [N/A], 1024, 71, 4096\n") == {
         "gpu_utilisation": 60.0,
         "gpu_power_w": 150.25,
+        "gpu_utilisation_0": 50.0,
+        "gpu_utilisation_1": 70.0,
+        "gpu_memory_total_bytes": 8192 * 1024 * 1024,
         "gpu_memory_bytes": 2048.0 * 1024 * 1024,
         "gpu_temperature_c": 71.0,
     }
     with pytest.raises(ValueError, match="could not convert"):
-        devices.summary("No devices were found, a, b, c")
+        devices.summary("No devices were found, a, b, c, d")
 
 
 def test_a_process_is_named_by_its_start(tmp_path: Path) -> None:
