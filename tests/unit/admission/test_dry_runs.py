@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from services.admission import dry_runs
+from lineshaft.contracts.job_sources import compose
+from services.admission import dry_runs, handlers
 from services.admission.domain import estimate, judging, reading, rehearsal, scaling, shapes
-from services.admission.domain.policy import AdmissionPolicy, PolicyError
+from services.admission.domain.policy import GIB, AdmissionPolicy, PolicyError
 from services.admission.dry_runs import DryRuns
-from tests.builders_admission import FOUNDING, QWEN_7B, TINY, a_document
+from tests.builders_admission import FOUNDING, QWEN_7B, TINY, TWO_NODES, a_document
 from tests.unit.admission.test_estimate import BASE
 
 ECHO = "import json, sys; print(json.dumps([{'asked': r} for r in json.load(sys.stdin)]))"
@@ -167,3 +168,27 @@ def test_the_real_dry_run_counts_the_models_weights() -> None:
     adapter = {"rank": 4, "targets": []}
     lora = dryrun.run({**asked, "engine": "zero", "checkpointing": True, "lora": adapter})
     assert 0 < rehearsal.read(lora, 32).learning(2) < shape.parameters / 2
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+async def test_the_founding_job_fits_with_checkpointing_and_not_without(tmp_path: Path) -> None:
+    """A rehearsed 7.7 billion parameter model on two nodes with eight a100-80g, and its numbers."""
+    told: dict[Any, judging.Verdict] = {}
+    rehearse = DryRuns(tmp_path)
+    for wish in ("auto", "false"):
+        setting = f"hyperparameters.gradientCheckpointing={wish}"
+        read = reading.read(compose([("job.yaml", FOUNDING.read_text())], [setting])[0])
+        observed = handlers._elsewhere(read, TWO_NODES)
+        asked = judging.rehearsals(read, observed, AdmissionPolicy())
+        answers, why = await rehearse.of(asked)
+        assert why == ""
+        observed["dry_runs"] = {"answers": answers, "tokens": 4 * 2048, "reason": ""}
+        told[wish] = judging.judge(read, observed, AdmissionPolicy())
+    assert judging.is_fit(told["auto"])
+    assert told["auto"].estimate["gradient_checkpointing"] is True
+    assert told["auto"].estimate["memory_bytes"]["likely"] / GIB == pytest.approx(42.5, rel=0.05)
+    assert not judging.is_fit(told["false"])
+    reason = judging.all_reasons(told["false"])[0]
+    assert "most of it is activations" in reason["message"]
+    assert "gradientCheckpointing: true takes" in reason["hint"]
