@@ -89,9 +89,8 @@ def install(root: Path, venv: Path) -> None:
     quiet = ("--quiet", "--progress-bar", "on" if sys.stdout.isatty() else "off")
     say("[2/3] torch, deepspeed, transformers (the long part)")
     if index:
-        wanted = next(
-            line for line in Path(constraints).read_text().splitlines() if line.startswith("torch==")
-        )
+        pinned = Path(constraints).read_text().splitlines()
+        wanted = next(line for line in pinned if line.startswith("torch=="))
         pip(venv, "install", *quiet, "--index-url", index, wanted)
     say("[3/3] everything else, and Lineshaft itself")
     extras = f"{root}[server,trainer,dev]"
@@ -130,7 +129,7 @@ def main() -> None:
     if not torch_there:
         say(f"Installing into {venv}: about {download:.1f} GB to download, {size:.1f} GB on disk.")
         if not small:
-            say(f"(A CPU build of torch is smaller: set {INDEX_VARIABLE} to an index that has one.)")
+            say(f"(A CPU build of torch is smaller: {INDEX_VARIABLE} may name an index with one.)")
     started = time.monotonic()
     install(root, venv)
     check_imports(root, venv)
