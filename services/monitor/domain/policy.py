@@ -99,6 +99,8 @@ class Policy:
     slow_share: float = 0.10
     slow_sigmas: float = 4.0
     slow_sigma_floor: float = 0.01
+    # A difference below the scheduler's time slice says nothing about training.
+    slow_ms_floor: float = 5.0
 
     # straggler, slow drifts
     drift_peers_min: int = 8

@@ -172,7 +172,8 @@ class JobSlow:
         level = middle(before)
         spread = MAD_TO_SIGMA * middle(sorted(abs(value - level) for value in before))
         sigma = max(spread, policy.slow_sigma_floor * level)
-        if after - level > max(policy.slow_share * level, policy.slow_sigmas * sigma):
+        least = max(policy.slow_share * level, policy.slow_sigmas * sigma, policy.slow_ms_floor)
+        if after - level > least:
             self.level, self.since = level, self.taken
             yield self._verdict(step, after, Phase.OPENED)
 
