@@ -1,5 +1,6 @@
 """Commands that start and stop a platform on this machine: up, down."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -14,11 +15,13 @@ import typer
 from lineshaft.cli import options, output
 from lineshaft.cli.output import Format
 from lineshaft.sdk import discovery
+from lineshaft.sdk.client import Client
 from lineshaft.sdk.discovery import Platform
 from lineshaft.sdk.errors import EXIT_UNREACHABLE, PlatformError, UnreachableError
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
+_ASK_S = 3.0
 _WORDS_LINES_MAX = 12
 _CODE_OF_END = {2: "usage", 3: "refused"}
 
@@ -141,13 +144,25 @@ def down(state: options.State = None, form: options.Output = Format.TABLE) -> No
     """Stop the platform; jobs that run go on and are taken over by the next `up`."""
     try:
         platform = discovery.of_state(state) if state else discovery.find()
+        running = asyncio.run(_running(platform))
         stopped = stop(platform)
     except PlatformError as error:
         output.fail(error, form)
     if form is Format.JSON:
-        output.print_json({"stopped": stopped, "pid": platform.pid})
-    else:
-        output.print_line("stopped" if stopped else "it was not running")
+        output.print_json({"stopped": stopped, "pid": platform.pid, "running": running})
+        return
+    output.print_line("stopped" if stopped else "it was not running")
+    if running:
+        output.print_line(f"jobs that go on: {', '.join(running)}; the next up takes them over")
+
+
+async def _running(platform: Platform) -> list[str]:
+    """Return the jobs that run now, as far as the platform tells within a moment."""
+    try:
+        async with asyncio.timeout(_ASK_S), Client.connect(platform=platform) as client:
+            return [str(job["job"]) for job in await client.jobs(state="Running")]
+    except (PlatformError, TimeoutError):
+        return []
 
 
 def stop(platform: Platform, timeout_s: float = STOP_TIMEOUT_S) -> bool:

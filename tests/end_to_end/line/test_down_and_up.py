@@ -19,12 +19,13 @@ def line(tmp_path: Path) -> Iterator[Line]:
         yield made
 
 
-def down_at_once(line: Line) -> None:
+def down_at_once(line: Line, job: str) -> None:
     """Stop the platform by its command; fail when that takes long or leaves some of it."""
     assert line.platform
     server = line.platform.pid
     began = time.monotonic()
-    assert line.ask("down")["stopped"] is True
+    told = line.ask("down")
+    assert (told["stopped"], told["running"]) == (True, [job])
     assert time.monotonic() - began < DOWN_WITHIN_S
     names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in line.leftovers()]
     assert server
@@ -37,7 +38,7 @@ def test_runs_live_on_and_are_taken_over(line: Line) -> None:
     whole = line.wait(job, lambda s: s["state"] == "Running" and len(pids(s)) == 2)
     ranks = pids(whole)
 
-    down_at_once(line)
+    down_at_once(line, job)
     for pid in ranks.values():
         os.kill(pid, 0)  # raises when it is gone
     line.up()
@@ -54,7 +55,7 @@ def test_a_run_that_ends_while_the_platform_is_down(line: Line) -> None:
     whole = line.wait(job, lambda s: s["state"] == "Running" and bool(pids(s)))
     rank = pids(whole)[0]
 
-    down_at_once(line)
+    down_at_once(line, job)
     line.open_gate("ends-alone")
     poll(lambda: Path(f"/proc/{rank}").exists(), lambda there: not there)
     line.up()
@@ -68,7 +69,7 @@ def test_a_command_after_the_return_reaches_the_run(line: Line) -> None:
     whole = line.wait(job, lambda s: s["state"] == "Running" and bool(pids(s)))
     rank = pids(whole)[0]
 
-    down_at_once(line)
+    down_at_once(line, job)
     line.up()
     line.ask("cancel", job, "--reason", "no longer wanted")
 
