@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.error
@@ -90,6 +91,24 @@ class Parts(Line):
         process = self.running.pop(part)
         process.kill()
         process.wait()
+
+    def freeze(self, service: str, replica: str) -> None:
+        """Put a part to sleep, but not inside a write: its lock on the file would sleep too."""
+        process = self.running[f"{service}/{replica}"]
+        journal = self.state / "journal" / f"{service}.journal.db"
+
+        def is_asleep() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            with contextlib.closing(sqlite3.connect(journal, timeout=0.5)) as file:
+                try:
+                    file.execute("BEGIN IMMEDIATE")
+                    file.rollback()
+                except sqlite3.OperationalError:
+                    process.send_signal(signal.SIGCONT)
+                    return False
+            return True
+
+        poll(is_asleep, bool)
 
     def stop(self, part: str) -> int:
         """End a part by SIGTERM; return its exit code."""

@@ -103,7 +103,7 @@ def test_a_leader_that_only_slept_steps_down(parts: Parts) -> None:
     first = parts.submit(parts.a_job("asleep", waits=True))
     whole = parts.wait(first, lambda s: s["state"] == "Running" and pids(s))
     before = pids(whole)
-    parts.running["scheduler/one"].send_signal(signal.SIGSTOP)
+    parts.freeze("scheduler", "one")
     try:
         poll(
             lambda: parts.check("scheduler/two", "leader").get("detail", ""),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lineshaft.cli import platform as platforms
-from lineshaft.sdk.errors import UnreachableError
+from lineshaft.sdk.errors import PlatformError
 from tests.builders_line import Line, a_line, pids, poll
 
 
@@ -86,7 +86,7 @@ def test_wrong_settings_of_a_service_are_the_first_words(tmp_path: Path, process
     """Both forms refuse with the fault itself, and leave nothing running."""
     line = Line(tmp_path, processes=processes)
     line.config.write_text("[policy.scheduler]\nno_such_value = 1\n")
-    with pytest.raises(UnreachableError, match=r"\(2\).*no_such_value"):
+    with pytest.raises(PlatformError, match=r"wrong settings.*no_such_value"):
         line.up()
     poll(line.leftovers, lambda left: not left)
 
