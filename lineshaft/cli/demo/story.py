@@ -258,7 +258,7 @@ class Demo:
         command = [sys.executable, "-m", "trainer.ask", "--model", str(pulled)]
         answer = json.loads(_run([*command, "--suite", str(suite), "--task", "kind"]))
         for name in ("question", "answer", "expected"):
-            print_line(f"      {name}: {answer.get(name)}")
+            print_line(f"      {name}: {' '.join(str(answer.get(name)).split())}")
         end()
         return dict(answer)
 
