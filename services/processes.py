@@ -174,6 +174,8 @@ class SupervisedPlatform:
         env.pop("LINESHAFT_BUS_TOKEN", None)
         if self._settings.bus_token is not None:  # a token itself goes before a file of one
             env["LINESHAFT_BUS_TOKEN"] = settings.token() or ""
+        if settings.origins().get("mounts") == premises.FOLDER_OF_THE_START:
+            env["LINESHAFT_MOUNTS"] = os.pathsep.join(str(mount) for mount in settings.mounts)
         return env
 
     def _pids(self) -> dict[str, int | None]:

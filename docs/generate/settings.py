@@ -56,7 +56,8 @@ MEANINGS: dict[str, str] = {
     "checkpoint_root": "where runs write checkpoints, one folder per job and attempt",
     "cache_dir": "prepared data, by digest; may be deleted while nothing runs",
     "runs_dir": "the folder of each run on each node: order, lock, output of the ranks",
-    "mounts": "folders that jobs may read from and write to; paths of job files lie inside one",
+    "mounts": "folders that jobs may read from and write to; paths of job files lie inside one. "
+    "`lineshaft up` takes the folder in which it was typed when none is named",
     "nodes": "the machines of the pool: name, gpu_type, slots, labels",
     "pool": "the pool's name",
     "quotas": "slots that a team may hold at a time; a team that is not named is not limited",

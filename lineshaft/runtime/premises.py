@@ -29,6 +29,7 @@ from lineshaft.runtime.settings import Settings, SettingsError, load
 STATE_FILE = "state.json"
 PROVISION_WAIT_S = 15.0
 FREE_BYTES_MIN = 256 * 1024 * 1024
+FOLDER_OF_THE_START = "the folder of the start"
 
 
 class PlatformRefused(Exception):
@@ -206,7 +207,7 @@ def main(
     """
     given = options.parse_args()
     try:
-        settings = load(given.config, overrides={"state_dir": given.state})
+        settings = with_this_folder(load(given.config, overrides={"state_dir": given.state}))
         observability.configure(settings.log_level)
         with locked(settings.state_dir):
             _check_room(settings.state_dir)
@@ -216,6 +217,18 @@ def main(
     except (PlatformRefused, ServerFailed) as error:
         options.exit(3, f"{error}\n")
     sys.exit(0)
+
+
+def with_this_folder(settings: Settings) -> Settings:
+    """Return ``settings`` where jobs may use the folder of the start, unless mounts are named.
+
+    Whoever starts a platform in his project wants to train on what lies there. The root folder
+    is never taken: a platform that may touch everything has to be asked for by name.
+    """
+    here = Path.cwd()
+    if settings.origins().get("mounts") != "default" or here == here.parent:
+        return settings
+    return settings.with_values(FOLDER_OF_THE_START, mounts=(here,))
 
 
 async def _made_and_run(
