@@ -13,7 +13,6 @@ from lineshaft.contracts import limits
 NAME = re.compile(r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 _SLUG_REPLACED = re.compile(r"[^a-z0-9-]+")
 _JOB_ID = re.compile(r"^j-[a-z2-7]{16}$")
-_COMMIT = re.compile(r"^[0-9a-f]{40}$")
 
 
 def digest_of(data: bytes) -> str:
@@ -43,11 +42,6 @@ def run_name(job: str, attempt: int) -> str:
 def is_name(text: str) -> bool:
     """Tell whether ``text`` is a name: 1-63 of a-z, 0-9 and ``-``, not at either end."""
     return NAME.fullmatch(text) is not None
-
-
-def is_commit(text: str) -> bool:
-    """Tell whether ``text`` is a full Git commit id."""
-    return _COMMIT.fullmatch(text) is not None
 
 
 def slug(text: str) -> str:

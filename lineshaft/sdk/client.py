@@ -20,7 +20,7 @@ from typing import Any
 from lineshaft.adapters.bus import select
 from lineshaft.adapters.bus.connection import knock
 from lineshaft.adapters.bus.select import ClosableBus
-from lineshaft.contracts import ids, limits, subjects
+from lineshaft.contracts import limits, subjects
 from lineshaft.ports import BusUnavailable, NobodyAnswers, TokenRefused
 from lineshaft.sdk import discovery, download
 from lineshaft.sdk.discovery import Platform
@@ -292,11 +292,6 @@ async def _reach(platform: Platform) -> None:
 def submission_key(job: str, salt: str = "") -> str:
     """Return a key that the same job file always has (``submit --once`` uses it)."""
     return hashlib.sha256(f"{salt}\n{job}".encode()).hexdigest()[:32]
-
-
-def is_job_reference(text: str) -> bool:
-    """Tell whether ``text`` can name a job: an id, its beginning, or a name."""
-    return ids.is_name(text)
 
 
 def _result_of(reply: bytes) -> Answer:

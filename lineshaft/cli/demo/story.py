@@ -143,7 +143,8 @@ class Demo:
         config.write_text(files.settings(self.folder))
         self.platform = processes.start(self.folder, config, processes=self.is_in_processes)
         print_line(f"      process {self.platform.pid}, bus {self.platform.bus_url}")
-        print_line(f"      look at it from another terminal: lineshaft jobs  (in {self.folder})")
+        command = f"LINESHAFT_STATE_DIR={self.folder} {sys.executable} -m lineshaft.cli jobs"
+        print_line(f"      look at it from another terminal: {command}")
         end()
 
     async def pretrain(self, client: Client) -> dict[str, Any]:
